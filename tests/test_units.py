@@ -49,3 +49,21 @@ def test_a_change_that_rounds_to_nothing_has_no_minus(ratio: float, digits: int,
 )
 def test_a_ratio_is_never_a_power_of_ten(ratio: float, text: str) -> None:
     assert units.format_times(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (310.0, 2, "310"), (1063.0, 3, "1,060"), (1556.4, 3, "1,560"), (10_480.0, 4, "10,480"), (0.1234, 3, "0.123"),
+        (2.50, 3, "2.5"), (0.0, 3, "0"), (1e9, 3, "1.00 B"), (9.996e8, 3, "1,000,000,000"), (1.5e-7, 3, "0.00000015"),
+        (-1234.0, 3, "-1,230"), (float("inf"), 3, "inf"),
+    ],
+)  # fmt: skip
+def test_numbers_have_no_powers_of_ten(value: float, digits: int, text: str) -> None:
+    assert units.format_number(value, digits) == text
+
+
+def test_rates_of_arrivals_have_no_powers_of_ten() -> None:
+    assert units.format_arrivals(1e9) == "1.00 B requests/s"
+    assert units.format_arrivals(2500.0) == "2,500 requests/s"
+    assert units.format_arrivals(1.0, "session") == "1 session/s"

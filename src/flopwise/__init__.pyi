@@ -1270,7 +1270,7 @@ def plan(
         tpot: Time per further output token, on average: 50ms, p95=50ms.
         latency: Whole request, from arrival to last token: 5s, p99=5s.
         throughput: Tokens per second, over all accelerators.
-        deadline: Time within which the run, or the queue, is done: 6h, 30d.
+        deadline: Time within which the run (with the start of its machines), or the queue, is done: 6h, 30d.
         budget: Budget in US dollars: of the whole run for training and batch, of a month for a service.
         confidence: Probability with which each target has to be met.
         providers (or provider): Offers of this provider only: aws, gcp, azure, lambda ...
@@ -2609,7 +2609,7 @@ def batch(
         report: called with (trials done, trials in all).
         queue: Number of requests in a batch queue, instead of traffic.
         workers: Spot replicas that work on the queue.
-        deadline: Time within which the run, or the queue, is done: 6h, 30d.
+        deadline: Time within which the run (with the start of its machines), or the queue, is done: 6h, 30d.
         spot_interruptions: Interruption rate of one spot instance: 0.1/day (default: the provider's, where known).
         spot_price: Price of one spot accelerator in US dollars per hour.
         replace_s (or replace): Time until an interrupted spot instance is replaced: 5min.

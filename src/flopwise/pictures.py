@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError
+from flopwise.units import format_number
 from flopwise.values import dataclass
 
 BLUE, GREY, RED = "#2563eb", "#94a3b8", "#dc2626"
@@ -71,7 +72,7 @@ class BarPicture(Picture):
         """Draw on axes of matplotlib."""
         names, sizes = [name for name, _ in self.rows], [size for _, size in self.rows]
         bars = axes.barh(names, sizes, color=BLUE)
-        axes.bar_label(bars, labels=[f"{size:,.3g}" for size in sizes], padding=3)
+        axes.bar_label(bars, labels=[f"{format_number(size)}" for size in sizes], padding=3)
         axes.invert_yaxis()
         axes.margins(x=0.15)
         axes.set_xlabel(self.unit)
@@ -79,7 +80,7 @@ class BarPicture(Picture):
             label.set_parse_math(False)  # a dollar is a dollar
         if self.limit is not None:
             name, size = self.limit
-            axes.axvline(size, color=RED, linestyle="--", label=f"{name}: {size:,.4g} {self.unit}")
+            axes.axvline(size, color=RED, linestyle="--", label=f"{name}: {format_number(size, 4)} {self.unit}")
             axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from decimal import Decimal
 
 from flopwise.errors import SpecError
 from flopwise.values import dataclass
@@ -225,6 +226,13 @@ def format_count(value: float) -> str:
     return _with_prefix(value, "", (" kMBTPE"), 1000.0).rstrip()
 
 
+def format_number(value: float, digits: int = 3) -> str:
+    """A number in `digits` significant digits, never with a power of ten: `0.123`, `10,480`, `1.00 B`."""
+    if not math.isfinite(value):
+        return f"{value:g}"
+    return format_count(value) if abs(value) >= 1e9 else f"{Decimal(f'{value:.{digits}g}'):,f}"
+
+
 def format_flops(value: float) -> str:
     """Floating-point operations with decimal prefixes: `1.21 PFLOP`."""
     return _with_prefix(value, "FLOP", " kMGTPEZY", 1000.0)
@@ -301,7 +309,7 @@ def format_multiple(ratio: float) -> str:
 
 def format_times(ratio: float) -> str:
     """A ratio in three digits, whole from a hundred on: `3.24 times`, `14,312 times`."""
-    return f"{ratio:,.0f} times" if ratio >= 99.95 else f"{ratio:.3g} times"
+    return f"{ratio:,.0f} times" if ratio >= 99.95 else f"{format_number(ratio)} times"
 
 
 def format_chance(probability: float) -> str:
@@ -315,6 +323,11 @@ def format_change(ratio: float, digits: int = 0) -> str:
     return f"{100 * (ratio - 1):+z,.{digits}f} %"
 
 
+def format_alternatives(words: Sequence[str]) -> str:
+    """One of several things: `a`, `a or b`, `a, b or c`."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
 def format_interval(low: float, high: float, text: Callable[[float], str]) -> str:
     """The ends of an interval, in parentheses."""
     return f"(80 % interval: {text(low)} to {text(high)})"
@@ -322,7 +335,7 @@ def format_interval(low: float, high: float, text: Callable[[float], str]) -> st
 
 def format_arrivals(per_s: float, noun: str = "request") -> str:
     """A rate with its unit: `1 request/s`, `2.5 requests/s`."""
-    return f"{per_s:g} {noun}{'' if per_s == 1 else 's'}/s"
+    return f"{format_number(per_s, 6)} {noun}{'' if per_s == 1 else 's'}/s"
 
 
 def format_cost(value: float | None) -> str | None:

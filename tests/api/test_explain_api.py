@@ -497,7 +497,11 @@ def test_values_are_written_without_powers_of_ten(value: float, unit: str, text:
         ({"model": "Llama-3.1-70B", "task": "serve", "gpu": "h100"}, "weights in awq", {"weights": "awq"}),
         ({"model": "Llama-3.1-70B", "task": "serve", "gpu": "h100"}, "tp 2", {"tp": 2}),
         ({"model": "Llama-3.1-8B", "gpu": "l4", "dp": 2}, "Adafactor", {"optimizer": "adafactor"}),
-        ({"model": "Llama-3.1-8B", "gpu": "t4", "lora": 16}, "QLoRA (base weights in NF4)", {"qlora": True}),
+        (
+            {"model": "Llama-3.1-8B", "gpu": "t4", "lora": 16, "recompute": "none"},
+            "QLoRA (base weights in NF4)",
+            {"qlora": True},
+        ),
     ],
 )
 def test_what_a_change_saves_is_the_difference_of_two_answers(

@@ -13,7 +13,7 @@ from flopwise.errors import SpecError
 def test_a_global_batch_is_that_many_micro_batches() -> None:
     """Four replicas of two sequences: 32 are four micro-batches, whose gradients are kept between them."""
     step = partial(flopwise.memory, "gpt2", gpu="h100", task="train", dp=4, micro_batch=2, seq=1024)
-    one, four = step(), step(grad_accum=4)
+    one, four = step(grad_accum=1), step(grad_accum=4)
     assert step(global_batch=32).to_dict() == four.to_dict()
     assert step(global_batch_tokens=32 * 1024).to_dict() == four.to_dict()
     assert step(global_batch=8).to_dict() == one.to_dict() != four.to_dict()

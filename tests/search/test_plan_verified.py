@@ -467,5 +467,5 @@ def test_first_tokens_of_a_long_batch_wait_for_all_of_it() -> None:
 
 
 def test_a_network_of_samples_is_not_planned_and_the_message_says_what_answers() -> None:
-    with pytest.raises(SpecError, match="ResNet-50 has no token layers to plan; `flopwise train` and `flopwise io`"):
+    with pytest.raises(SpecError, match="ResNet-50 has no token layers to plan; `flopwise train 'ResNet-50'`"):
         flopwise.plan("resnet50", task="pretrain", samples=1e6, seq=1)

@@ -10,6 +10,8 @@ import pytest
 
 from flopwise.api.serve import serve
 from flopwise.api.train import train
+from flopwise.cli.plan_text import blocks
+from flopwise.cli.render import Screen
 from flopwise.cost.money import run_cost_usd
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.formats import BF16
@@ -21,6 +23,7 @@ from flopwise.search.replica import with_facts
 from flopwise.search.serving_option import serving_options
 from flopwise.search.workload_file import workload_from
 from flopwise.training.start import training_start_s
+from flopwise.units import format_seconds
 
 FACTS = load_facts(None)
 SHORT = {"model": "gpt2", "task": "pretrain", "data": {"tokens": "100M", "seq_len": 1024, "global_batch": 16}}
@@ -220,3 +223,21 @@ def test_energy_holds_the_start_at_idle_power() -> None:
     idle = (35 + 175) * 1.2 * answered.start_s  # an L40S of 350 W
     run = answered.energy_joules - idle
     assert (35 + 175) * 1.2 * answered.seconds < run < (0.95 * 350 + 175) * 1.2 * answered.seconds
+
+
+def test_what_a_deadline_holds_is_what_the_answer_and_its_table_say() -> None:
+    """A run of seconds on machines that take minutes to start: `done in` is both, and the start has a column."""
+    facts, text = FACTS, {**SHORT, "constraints": {"gpus": ["T4"]}}
+    met = plan(workload_from(text), facts)
+    best, paper = met.plans[0], Screen(width=300)
+    assert f"done in {format_seconds(best.start_s + best.seconds)} (" in met.verdict
+    assert f"), {format_seconds(best.start_s)} of it to start" in met.verdict
+    shown = "\n".join(blocks(met, paper, 3))
+    assert " start  " in shown
+    missed = plan(workload_from({**text, "targets": {"deadline": f"{best.start_s / 2:.0f}s"}}), facts)
+    nearest = missed.misses[0]
+    assert not missed.plans
+    both, start = format_seconds(nearest.start_s + nearest.seconds), format_seconds(nearest.start_s)
+    assert f"whose time of {both}, {start} of it to start, is" in missed.verdict
+    example = next(row.example for row in missed.ruled_out if row.reason == "misses deadline")
+    assert ": done in " in example

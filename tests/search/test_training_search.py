@@ -147,7 +147,7 @@ def test_rows_of_the_search_equal_single_estimates(case: str) -> None:
     assert np.unique(result.rows).size == result.rows.size
     rng = np.random.default_rng(7)
     some = np.flatnonzero(result.rows >= job.space.size)  # few and far between: recompute of some blocks
-    assert some.size or case == "dense"
+    assert some.size or case in {"dense", "adapters"}  # over a quantised base all blocks are computed again
     drawn = {pick: job.space.layout(int(result.rows[pick])) for pick in rng.choice(result.rows.size, size=400)}
     unlike = list({traits(layout): pick for pick, layout in drawn.items()}.values())
     assert len(unlike) > 20
@@ -626,7 +626,7 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
     model, recipe = load_model("Llama-3.1-8B"), recipe_with(seq_len=8192, global_batch=512)
     built = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
     hbm, band = float(built.accelerator.hbm_bytes), memory_band(recipe, FACTS.calibration)
-    job = layout_search(model, recipe, most=64, least=64, max_tp=8, max_pp=16, max_micro_batch=8)
+    job = layout_search(model, recipe, most=64, least=64, max_tp=8, max_pp=16)
     found = fastest_layout(model, recipe, built, 64, recompute=None, micro_batch=None)
     assert found is not None
 

@@ -35,6 +35,7 @@ from flopwise.facts.price_book import HostedPrice
 from flopwise.fleet.prices import api_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
+from flopwise.units import format_number
 from flopwise.values import dataclass
 
 GIVEN = "given by the user"
@@ -169,8 +170,8 @@ def _assumptions(request: ComparisonRequest, plans: SelfHostedPlans) -> list[str
     if "pretrain" in own:
         ratio = plans.pretrain_tokens / float(active_parameters(plans.scratch))
         notes.append(
-            f"from scratch on {units.format_count(plans.pretrain_tokens)} tokens, {ratio:.3g} a parameter; published "
-            "weights of the same size have often seen many times that, and give better answers"
+            f"from scratch on {units.format_count(plans.pretrain_tokens)} tokens, {format_number(ratio)} a parameter; "
+            "published weights of the same size have often seen many times that, and give better answers"
         )
     if own and not request.options.upkeep_usd_per_month:
         notes.append("staff and storage of a self-hosted service are not counted (--upkeep adds them)")
@@ -326,7 +327,7 @@ def _tipping_points(
     each = api.usd_per_million_tokens
     prices = [each * (usd or 0.0) / api.total_usd for usd in (mine.total_usd, mine.total_usd_low, mine.total_usd_high)]
     band, factor = cost.throughput_band, tipping_throughput(cost, api.total_usd)
-    measured = f"measured: {band.low:.2g} to {band.high:.2g} times the estimate"
+    measured = f"measured: {format_number(band.low, 2)} to {format_number(band.high, 2)} times the estimate"
     if factor is None:
         measured = f"the machines {'stay cheaper' if own_is_cheaper else 'cost more'} however fast they are"
     price = tipping_machine_price(cost, api.total_usd)

@@ -29,7 +29,7 @@ from flopwise.errors import FlopwiseError, UnknownNameError
 from flopwise.facts.spec import SourceSpec
 from flopwise.records.expectation import ExpectedTraining
 from flopwise.records.model import RecordedRun, Run, RunStatus
-from flopwise.units import HOUR_S, format_percent, format_seconds, format_usd
+from flopwise.units import HOUR_S, format_number, format_percent, format_seconds, format_usd
 from flopwise.values import dataclass, replace
 
 RECENT = 50
@@ -444,7 +444,9 @@ class TrainingRecorder:
             usual = median(self._norms) if len(self._norms) >= SETTLED else math.inf
             if norm > SPIKE * usual > 0:
                 self.event(
-                    "grad_norm_spike", f"gradient norm {norm:.4g}, {norm / usual:.1f} times its median {usual:.4g}"
+                    "grad_norm_spike",
+                    f"gradient norm {format_number(norm, 4)}, {norm / usual:.1f} times its median "
+                    f"{format_number(usual, 4)}",
                 )
             self._norms.append(norm)
         return {name: value for name, value in values.items() if name not in odd}

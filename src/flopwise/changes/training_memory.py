@@ -11,12 +11,15 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import OptionError, changed_options
+from flopwise.training.alternatives import BEST_MEASURED, Setting, measured_recipe
 from flopwise.training.layout import check_layout
-from flopwise.training.memory_answer import memory_answer
+from flopwise.training.memory import step_memory
+from flopwise.training.memory_answer import TrainingMemoryAnswer, memory_answer, usual_recompute
 from flopwise.training.on_device import recipe_on, stack_notes
 from flopwise.training.routing import check_routing
 from flopwise.training.samples import network_of_samples
 from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS, DataSpec, TrainingSpec
+from flopwise.units import format_gib
 from flopwise.values import replace
 
 
@@ -55,7 +58,7 @@ def _step_memory(
     facts: Facts,
     grad_accum: int | None,
     gpus: int | None,
-) -> MemoryAnswer:
+) -> TrainingMemoryAnswer:
     """Memory of a training step, `grad_accum` micro-batches a step; `gpus`: of all replicas, where that is known.
 
     Without a number of micro-batches a pipeline has as many as stages, the fewest that fill it.
@@ -74,11 +77,42 @@ def _step_memory(
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
     check_layout(layout, model, recipe)
     check_routing(model, recipe, layout)
+    on_gpus: list[Setting] = []
+    if spec.recompute_mode() is None:
+        wanted_layout = layout
+        layout, why = usual_recompute(model, recipe, wanted_layout, chip)
+        notes = (*notes, *why)
+        if (measured := measured_recipe(recipe, chip, facts)) is not None:  # the question has another layout there
+            there = usual_recompute(model, measured, wanted_layout, facts.accelerator(BEST_MEASURED[0]))[0]
+            on_gpus = [(one, measured) for one in dict.fromkeys((layout, there))]
+    alone = grad_accum is None and data.sequences(seq_len) is None
     answer = memory_answer(
-        model, recipe, layout, chip, facts, seq_given=data.seq is not None, open_settings=open_settings
+        model,
+        recipe,
+        layout,
+        chip,
+        facts,
+        seq_given=data.seq is not None,
+        open_settings=open_settings,
+        on_gpus=on_gpus,
     )
     lacking = stack_notes(layout, recipe.stack, facts.stacks.values(), chip)
+    filled = filled or (_accumulation_note(answer) if alone else "")
     return replace(answer, assumptions=(*([filled] if filled else []), *notes, *lacking, *answer.assumptions))
+
+
+def _accumulation_note(answer: TrainingMemoryAnswer) -> str:
+    """The memory of a step of several micro-batches, in a sentence; empty where it takes no more than a single one."""
+    recipe, layout = answer.recipe, answer.layout
+    several = replace(recipe, global_batch=2 * int(recipe.global_batch))
+    kind = "gpu" if answer.accelerator is None else answer.accelerator.kind
+    needed = float(step_memory(answer.model, several, layout, device_kind=kind).total_bytes)
+    if needed <= answer.per_gpu_bytes:
+        return ""
+    return (
+        f"one micro-batch a step; with gradients accumulated over more it takes {format_gib(needed)} (--grad-accum or "
+        "--global-batch sets them)"
+    )
 
 
 def _sequences_of_a_step(data: DataSpec, seq_len: int, at_once: int, grad_accum: int | None) -> int:

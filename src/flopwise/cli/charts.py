@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 
 from flopwise.cli.render import Screen, plain_text, screen
+from flopwise.units import format_number
 from flopwise.values import dataclass
 
 _BRAILLE = 0x2800
@@ -30,7 +32,7 @@ class Axis:
     """The scale of an axis and the format of its figures."""
 
     label: str
-    text: Callable[[float], str] = "{:,.4g}".format
+    text: Callable[[float], str] = partial(format_number, digits=4)
     log: bool = False
 
     def place(self, value: float) -> float:

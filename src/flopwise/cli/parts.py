@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flopwise import units
 from flopwise.cli.render import Screen, bars, heading, pairs, table
+from flopwise.units import format_number
 
 if TYPE_CHECKING:
     from flopwise.cost.memory_answer import MemoryAnswer
@@ -96,7 +97,7 @@ def energy(joules: float | None) -> str | None:
         return None
     if joules >= units.HOUR_S:
         return units.format_joules(joules)
-    return f"{joules:,.0f} J" if joules >= 100 else f"{joules:,.3g} J"
+    return f"{joules:,.0f} J" if joules >= 100 else f"{format_number(joules)} J"
 
 
 def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) -> Iterator[str]:

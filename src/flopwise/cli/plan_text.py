@@ -25,6 +25,7 @@ from flopwise.search.answer import (
     SimulatedSessions,
 )
 from flopwise.search.spec import TRAINING
+from flopwise.units import format_number
 
 METHODS = {"lora": "LoRA", "qlora": "QLoRA", "full": ""}
 """Ways of fine-tuning, as a heading names them."""
@@ -129,6 +130,8 @@ def title(plan: Plan) -> str:
         text += f" with {kind}"
     if tokens is not None:
         text += f" on {units.format_count(tokens) if isinstance(tokens, int | float) else tokens} tokens"
+    elif (samples := (workload.get("data") or {}).get("samples")) is not None:
+        text += f" on {units.format_count(samples) if isinstance(samples, int | float) else samples} samples"
     if load := _load_text(workload.get("traffic") or {}):
         text += f", {load}" if workload.get("name") else f" {load}"
     targets = []
@@ -169,7 +172,7 @@ def _load_text(traffic: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-SPARE = (">energy", ">per hour", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
+SPARE = (">energy", ">start", ">per hour", ">estimated TTFT", ">estimated TPOT", ">memory", "region")
 """Columns of the ranked table that a narrow terminal does without, the first first."""
 
 
@@ -197,7 +200,7 @@ def _candidates(rows: list[Candidate], plan: Plan, paper: Screen) -> Iterator[st
 def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str | None]]:
     """(title, figure, simulated percentile) of the columns that say how long it takes."""
     if plan.task in (*TRAINING, "batch"):
-        return [("time", "", None)]
+        return [*([("start", "start", None)] if any(c.start_s for c in rows) else []), ("time", "", None)]
     if plan.task == "encode":
         return [("latency", "e2e_s", None)]
     if all(c.simulated is None for c in rows):
@@ -210,8 +213,8 @@ def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str
 
 
 def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
-    """The run's time, an estimated latency, or a percentile of the simulated ones."""
-    value = c.figures.get(figure) if figure else c.seconds
+    """The run's time or that of its start, an estimated latency, or a percentile of the simulated ones."""
+    value = c.start_s if figure == "start" else c.figures.get(figure) if figure else c.seconds
     if percentile is not None:
         value = None if c.simulated is None else getattr(c.simulated, figure).get(percentile)
     return None if value is None else units.format_seconds(value)
@@ -369,7 +372,7 @@ def _simulation_rows(run: SimulatedFigures, *, queued: bool) -> list[tuple[str, 
 
 def _session_rows(sessions: SimulatedSessions) -> Iterator[tuple[str, Any]]:
     """The origin of histories, the TTFT of later turns, and the cost of a session."""
-    turns = f"{sessions.sessions:,}, {sessions.turns_per_session:,.3g} turns each"
+    turns = f"{sessions.sessions:,}, {format_number(sessions.turns_per_session)} turns each"
     yield "  sessions", turns
     shares = {"the device": sessions.device_frac, **sessions.store_fracs, "computed": sessions.computed_frac}
     yield "  prompts", ", ".join(f"{units.format_percent(share)} {name}" for name, share in shares.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
@@ -14,7 +14,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, interval, notes
-from flopwise.units import GIB, format_chance, format_gib, format_interval, format_times
+from flopwise.units import GIB, format_alternatives, format_chance, format_gib, format_interval, format_times
 from flopwise.values import dataclass
 
 LEAST_CHANCE = 0.001
@@ -99,6 +99,11 @@ class MemoryAnswer(Result):
         return ""
 
     @property
+    def odds_note(self) -> str:
+        """The share of unstated inputs in the chance that it runs, in words; empty in serving."""
+        return ""
+
+    @property
     def verdict(self) -> str:
         """The answer in a sentence: fit, its probability, and the changes that make it fit."""
         gib, usable, chance = format_gib, self.usable_bytes, self.fits_probability
@@ -114,7 +119,7 @@ class MemoryAnswer(Result):
             return f"{what} takes {size}. Name a device (--gpu) to see whether it fits."
         where = f"{self.num_gpus:,} x {self.accelerator.name}" + " in training" * (self.task == "train")
         each = f"{gib(self.per_gpu_bytes)} of {gib(usable)}" + " each" * (self.num_gpus > 1)
-        odds = f"{format_chance(chance)} chance that it runs"
+        odds = f"{format_chance(chance)} chance that it runs{self.odds_note}"
         if self.fits:
             return f"Fits {where}: {each}, {odds}.{self.room}"
         fitting = sorted((one for one in self.remedies if one.fits), key=lambda one: one.slower_frac is not None)
@@ -122,7 +127,7 @@ class MemoryAnswer(Result):
         fewest = next((rule.estimate for rule in self.quick if rule.name == "GPUs"), None)
         if fewest is not None and fewest > self.num_gpus and (self.task == "train" or not enough):
             enough.append(f"{fewest:,.0f} GPUs" + ", fully sharded" * (self.task == "train"))
-        mend = f"It would fit with {_either(enough)}." if enough else "No single change makes it fit."
+        mend = f"It would fit with {format_alternatives(enough)}." if enough else "No single change makes it fit."
         return f"Does not fit {where}: {each}, {odds}. {mend}"
 
     def document(self) -> dict[str, Any]:
@@ -148,11 +153,6 @@ class MemoryAnswer(Result):
 def _price_text(remedy: Remedy) -> str:
     """The price of a change, in words; empty without one."""
     return "" if remedy.slower_frac is None else f" (each token takes {format_times(1 + remedy.slower_frac)} as long)"
-
-
-def _either(words: Sequence[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
-    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def fit_figures(

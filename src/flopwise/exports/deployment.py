@@ -70,7 +70,7 @@ class Deployment:
         workload = resolve(plan.workload)
         facts = facts.at(workload.limits.software_month).with_custom(workload.limits.gpus)
         model, offer = facts.model(workload.model), _offer(chosen, facts)
-        workload = replace(workload, facts=facts)
+        workload = replace(workload, facts=facts).with_tokens(model)
         whole = cls(
             plan=plan, candidate=chosen, workload=workload, model=model, offer=offer,
             accelerator=facts.accelerator(chosen.gpu), facts=facts, settings=settings, label=label,

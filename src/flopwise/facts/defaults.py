@@ -28,6 +28,13 @@ TUNING_BATCH = 64
 """Sequences of a global batch in fine-tuning."""
 LEAST_STEPS = 50
 """Minimum number of steps: the global batch of a short run is reduced to reach it."""
+SEARCHED_STAGES = 16
+"""Stages of a pipeline that the layout of a single question is searched with at most."""
+CONTEXT_TOKENS = 4096
+"""Sequences are cut over context ranks while each keeps at least so many tokens.
+
+Source: Megatron-Bridge, docs/performance-summary.md: its recipe of Llama 3.1 405B on H100 cuts 8,192 tokens in two.
+"""
 LORA_RANK = 16
 LORA_TARGETS = ("all-linear",)
 WEIGHTS = "bf16"

@@ -61,10 +61,17 @@ class SourceSpec(Spec):
     def model_with_layers(self, model: Model | str) -> Model:
         """As `model`, one whose layers are known.
 
-        Raises: SpecError: as `model`. MissingFactError: only published figures are.
+        Raises: SpecError: as `model`. MissingFactError: it has none, or only published figures are known.
         """
         architecture = self.model(model)
         if not architecture.stacks:
+            name = architecture.name
+            if architecture.published is not None and architecture.published.sample_bytes:
+                raise MissingFactError(
+                    f"{name} has no token layers, which this question is about; `flopwise train '{name}'` answers for "
+                    f"its training, `flopwise io '{name}'` for the storage that it needs and `flopwise roofline "
+                    f"'{name}'` for a single pass"
+                )
             raise MissingFactError(
                 f"{architecture.name} has no layers in the catalog, only published figures; ask `flopwise roofline "
                 f"'{architecture.name}'`, or for the storage that it needs `flopwise io`"

@@ -121,9 +121,11 @@ def _corpus(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
     """The size of a run's tokens in files, and the cost of storing them with the plan's provider."""
     workload, provider = chosen.planned.workload, chosen.option.provider
     assert workload is not None
-    if workload.tokens is None:
+    model = facts.model(workload.model)
+    tokens = workload.with_tokens(model).tokens
+    if tokens is None:
         return
-    data = corpus(facts.model(workload.model).vocab, workload.tokens)
+    data = corpus(model.vocab, tokens)
     kept = data.ids_bytes + data.text_bytes
     price = volume_usd(provider, "storage", kept, facts)
     text = (

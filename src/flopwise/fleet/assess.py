@@ -37,7 +37,7 @@ from flopwise.search.allowed import PORTED_SOFTWARE, USUAL_SOFTWARE, AllowedDevi
 from flopwise.search.answer import Plan, Port
 from flopwise.search.porting import cheapest_by_software, port
 from flopwise.search.workload import Resolved
-from flopwise.units import format_percent, format_usd
+from flopwise.units import format_number, format_percent, format_usd
 from flopwise.values import dataclass, replace
 
 Advance = Callable[[str, int, int], None]
@@ -250,7 +250,11 @@ def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
     if workload is not None and workload.deadline_s is not None and chosen.job.ends:
         window = [f"each run ends within its window of {workload.deadline_s / 3600:,.1f} h"]
     usd, hours = sum(part.usd for part in chosen.parts), chosen.option.paid_hours
-    times = f"{chosen.job.runs:,.4g} runs a month" if chosen.job.ends else f"{hours:,.4g} h a month"
+    times = (
+        f"{format_number(chosen.job.runs, 4)} runs a month"
+        if chosen.job.ends
+        else f"{format_number(hours, 4)} h a month"
+    )
     return msgspec.structs.replace(
         plan,
         cost_scope=f"{plan.cost_scope}; the fleet pays for {times}, {format_usd(usd, 2)} for these machines",

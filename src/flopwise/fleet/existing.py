@@ -16,7 +16,7 @@ from flopwise.search.allowed import AllowedDevices
 from flopwise.search.answer import Candidate, Plan
 from flopwise.search.plan import plan
 from flopwise.search.workload import ANYWHERE, Resolved
-from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_chance, format_percent, format_seconds
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_chance, format_number, format_percent, format_seconds
 from flopwise.values import dataclass, replace
 
 GIVEN = "the fleet file"
@@ -269,7 +269,7 @@ def _shortcomings(part: ExistingPart, job: ResolvedJob) -> Iterator[str]:
         return
     capacity, requests_per_s = candidate.figures.get("requests_per_s_capacity"), workload.requests_per_s
     if not job.ends and capacity is not None and requests_per_s is not None and capacity < part.share * requests_per_s:
-        yield f"{part}: can answer {capacity:,.3g} of {part.share * requests_per_s:,.3g} requests/s"
+        yield f"{part}: can answer {format_number(capacity)} of {format_number(part.share * requests_per_s)} requests/s"
     for name, odds in candidate.meets.items():
         if odds < workload.confidence:
             likely = f"{format_chance(odds)} chance, {format_percent(workload.confidence, 0)} required"
@@ -285,7 +285,11 @@ def _target_text(name: str, candidate: Candidate, workload: Resolved, part: Exis
         shown = "grows without bound" if value is None or value == float("inf") else format_seconds(value)
         return f"{target.percentile} {name} {shown}, the target is {format_seconds(target.seconds)}"
     if name == "deadline":
-        hours = f" in the {part.paid_hours:,.3g} h a month that are paid" if part.written.hours and job.ends else ""
+        hours = (
+            f" in the {format_number(part.paid_hours)} h a month that are paid"
+            if part.written.hours and job.ends
+            else ""
+        )
         return f"a run takes {format_seconds(candidate.seconds)}, too long for its time{hours}"
     return {"memory": "memory: it may not fit"}.get(name, f"misses its {name} target")
 

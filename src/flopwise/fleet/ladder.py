@@ -16,7 +16,7 @@ from flopwise.fleet.model import ChosenWorkload, MonthlyOption, paid_all_month
 from flopwise.fleet.option import monthly_option
 from flopwise.search.plan import plan
 from flopwise.search.workload import ANYWHERE
-from flopwise.units import format_items, format_usd
+from flopwise.units import format_items, format_number, format_usd
 from flopwise.values import dataclass, replace
 
 LEAST_USD = 0.005
@@ -51,7 +51,11 @@ def _machine_steps(
     scheduled = sum(_needed_usd(part, setup, fleet) for part in setup.parts) + beside
     if setup.fits and scheduled < usd - LEAST_USD:
         part = setup.main
-        yield "schedule", scheduled, f"paid for {part.work_hours:,.4g} h a month instead of {part.paid_hours:,.4g}"
+        yield (
+            "schedule",
+            scheduled,
+            f"paid for {format_number(part.work_hours, 4)} h a month instead of {format_number(part.paid_hours, 4)}",
+        )
         usd = scheduled
     if len(setup.parts) == 1:
         for what, option, how in _steps_on_same_type(setup, chosen, fleet):

@@ -38,7 +38,7 @@ from flopwise.fleet.option import ReplicaLoad, monthly_option
 from flopwise.fleet.program import EFFORT, GUARD_S, AllocationProblem
 from flopwise.fleet.schedules import WEEKS_PER_MONTH, month_after, months_between
 from flopwise.fleet.spec import OWNED, Quota
-from flopwise.units import format_usd
+from flopwise.units import format_number, format_usd
 from flopwise.values import replace
 
 PRICE_RISE = 0.2
@@ -290,7 +290,7 @@ def what_ifs(
 
 def _factors_text(factors: Sequence[float]) -> str:
     """The growth of traffic and runs, of the workloads that grow least and most."""
-    least, most = (f"{factor:.3g}" for factor in (min(factors), max(factors)))
+    least, most = (f"{format_number(factor)}" for factor in (min(factors), max(factors)))
     return f"x {least}" if least == most else f"x {least} to x {most}"
 
 

@@ -17,7 +17,7 @@ from flopwise.search.service_load import load_frac
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.training.goodput import DEFAULT_RELIABILITY
-from flopwise.units import DAY_S, HOUR_S, HOURS_PER_MONTH, format_seconds, format_usd
+from flopwise.units import DAY_S, HOUR_S, HOURS_PER_MONTH, format_number, format_seconds, format_usd
 
 MONTHS_PER_YEAR = 12
 BACKED = 0.2
@@ -165,7 +165,7 @@ def _spot_and_api_risks(row: Allotment, chosen: ChosenWorkload, fleet: SolvedFle
         record, hours = fleet.facts.spot(row.provider, row.gpu), row.count * min(row.hours_per_month, HOURS_PER_MONTH)
         expected, rework = record.interruptions_per_s * HOUR_S * hours, fleet.platform.rules.scenarios.rework_hours
         each = max(chosen.option.candidate.seconds / HOUR_S, 1e-9)
-        many = f"{expected:.2g} interruption{'s'[: f'{expected:.2g}' != '1']}"
+        many = f"{format_number(expected, 2)} interruption{'s'[: f'{format_number(expected, 2)}' != '1']}"
         yield Risk(
             kind="interruption", workload=row.workload, probability=-math.expm1(-expected),
             impact=min(1.0, rework / each) if chosen.job.trains else 1 / row.count,

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from flopwise.errors import SpecError, nearest_names
-from flopwise.units import HOURS_PER_MONTH, parse_count
+from flopwise.units import HOURS_PER_MONTH, format_number, parse_count
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class WeeklySchedule:
         if self.always:
             return "always"
         if not self.fixed:
-            return f"{self.hours_per_day:g} h on {self.days_per_month:.3g} days a month"
+            return f"{self.hours_per_day:g} h on {format_number(self.days_per_month)} days a month"
         group = next((name for name, members in GROUPS.items() if members == self.weekdays), None)
         return f"{group or ', '.join(DAY_NAMES[day][:3] for day in self.weekdays)} {'-'.join(self.times)}"
 

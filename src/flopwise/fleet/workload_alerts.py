@@ -14,7 +14,7 @@ from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.search.service_machines import replica_machines
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
-from flopwise.units import format_count, format_percent, format_seconds, format_usd
+from flopwise.units import format_count, format_number, format_percent, format_seconds, format_usd
 
 MINUTE_S = 60.0
 MEMORY_LIMIT = 0.97
@@ -78,7 +78,8 @@ def _targets(title: str, workload: Resolved, figures: Mapping[str, Any]) -> Iter
         spare = target.seconds - first["value"]
         yield alert(
             metric="requests waiting", threshold=max(1.0, rate["value"] * spare), unit="requests", for_s=MINUTE_S,
-            why=f"the queue that {rate['value']:,.3g} requests/s clear in the remaining {format_seconds(spare)}",
+            why=f"the queue that {format_number(rate['value'])} requests/s clear in the remaining "
+            f"{format_seconds(spare)}",
             key="requests_waiting",
         )  # fmt: skip
 
@@ -113,7 +114,8 @@ def _rates(name: str, workload: Resolved, candidate: Candidate, figures: Mapping
 def spend_alert(name: str, one: str, usd: float, high: float, times: float) -> Alert:
     """Alert on the spend of one run or day: a month costs `usd` (at most `high`) and has `times` of them."""
     threshold, why = with_slack(usd, high)
-    why += f"; {format_usd(usd / times, 2)} is planned, storage and traffic included, {times:,.3g} {one}s a month"
+    why += f"; {format_usd(usd / times, 2)} is planned, storage and traffic included, "
+    why += f"{format_number(times)} {one}s a month"
     return Alert(
         metric=f"spend per {one}", workload=name, threshold=threshold / times, unit="USD", why=why,
         key=f"spend_usd_per_{one}", severity="warning",
@@ -123,7 +125,7 @@ def spend_alert(name: str, one: str, usd: float, high: float, times: float) -> A
 
 def interruption_alert(name: str, expected: float) -> Alert:
     """More interruptions a month than chance explains where so many are expected."""
-    why = f"{expected:,.2g} are expected; this many occur in fewer than one month in {1 / SELDOM:.0f}"
+    why = f"{format_number(expected, 2)} are expected; this many occur in fewer than one month in {1 / SELDOM:.0f}"
     return Alert(
         metric="interruptions a month", workload=name, threshold=float(seldom_more(expected) + 1), unit="",
         why=why, key="interruptions_per_month", severity="warning",

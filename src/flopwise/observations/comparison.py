@@ -11,6 +11,7 @@ from flopwise.observations.observation import LATENCIES, Observation
 from flopwise.serving.iteration import StepLoad, layer_kinds
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.techniques import runner
+from flopwise.units import format_number
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -176,8 +177,8 @@ def _findings(terms: tuple[ComparedTerm, ...]) -> list[str]:
         gap = (worst.measured_s or 0.0) - worst.predicted_s
         if abs(gap) > WORTH_FRAC * whole:
             findings.append(
-                f"{of}: {worst.name} is {abs(gap) * 1e3:,.3g} ms {'longer' if gap > 0 else 'shorter'} than simulated; "
-                f"{_LEVERS[worst.name]}"
+                f"{of}: {worst.name} is {format_number(abs(gap) * 1e3)} ms {'longer' if gap > 0 else 'shorter'} than "
+                f"simulated; {_LEVERS[worst.name]}"
             )
         else:
             findings.append(f"{of}: no term differs by more than {WORTH_FRAC:.0%} of the total".replace("%", " %"))

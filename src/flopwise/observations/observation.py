@@ -17,6 +17,7 @@ from flopwise.observations.readings import Growth, Reading
 from flopwise.observations.requests import MeasuredRequests, read_requests
 from flopwise.observations.watching import Watched
 from flopwise.serving.sim.trace import read_trace_columns
+from flopwise.units import format_number
 from flopwise.values import dataclass
 
 FORMAT, VERSION = "flopwise-observation", 1
@@ -274,8 +275,8 @@ def _drawn_trace(watched: Watched, seed: int, notes: list[str]) -> TraceColumns 
     answered = _num_answered(watched)
     if not times or not answered:
         raise SpecError(
-            f"{watched.url}: no request was answered within {watched.duration_s:.3g} s; observe it under load, "
-            "and for longer than an answer takes (--for)"
+            f"{watched.url}: no request was answered within {format_number(watched.duration_s)} s; observe it under "
+            "load, and for longer than an answer takes (--for)"
         )
     count = len(times)
     lengths = []

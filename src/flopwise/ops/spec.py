@@ -34,6 +34,7 @@ class SharedSpec(Spec):
         "--checkpoint-every", options.SECONDS,
         "Time between checkpoints (default: in training the one that loses least, in a queue never).")
     deadline: float | None = option(
-        "--deadline", options.SECONDS, "Time within which the run, or the queue, is done: 6h, 30d.")
+        "--deadline", options.SECONDS,
+        "Time within which the run (with the start of its machines), or the queue, is done: 6h, 30d.")
     seed: int = option("--seed", options.WHOLE_OR_ZERO, "Random seed: the same seed gives the same run.", default=0)
 # fmt: on

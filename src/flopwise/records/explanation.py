@@ -9,7 +9,7 @@ from flopwise.records.model import Expectation, ExpectedFigure
 from flopwise.records.steady import RULE, Statistic
 from flopwise.training.estimate import COMMUNICATION
 from flopwise.training.storage import LINE as STORAGE
-from flopwise.units import format_percent, format_seconds
+from flopwise.units import format_number, format_percent, format_seconds
 from flopwise.values import dataclass
 
 HIGHER_IS_BETTER = frozenset(
@@ -258,7 +258,7 @@ def _without_plan(measured: Measured) -> str:
 
 
 def _text(metric: str, value: float) -> str:
-    return format_seconds(value) if metric.endswith("_s") and not metric.endswith("_per_s") else f"{value:,.4g}"
+    return format_seconds(value) if metric.endswith("_s") and not metric.endswith("_per_s") else format_number(value, 4)
 
 
 def _notes(measured: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
@@ -267,8 +267,8 @@ def _notes(measured: Measured, terms: tuple[Term, ...]) -> Iterator[str]:
         yield RULE
     if measured.batch_ratio != 1.0:
         yield (
-            f"a step has {measured.batch_ratio:.3g} times the planned tokens, so the expected step time is scaled by "
-            "this factor"
+            f"a step has {format_number(measured.batch_ratio)} times the planned tokens, so the expected step time is "
+            "scaled by this factor"
         )
     if measured.derived:
         yield f"derived from the step time, full sequences and the FLOPs of the plan: {', '.join(measured.derived)}"

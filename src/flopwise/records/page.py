@@ -15,7 +15,7 @@ from flopwise.records.metrics import METRICS
 from flopwise.records.model import ExpectedFigure
 from flopwise.report.blocks import Bar, Bars, Block, Bullets, Curve, Curves, Document, Points, Section, Table, Text
 from flopwise.report.pages import html
-from flopwise.units import format_bytes, format_percent, format_seconds, format_usd
+from flopwise.units import format_bytes, format_number, format_percent, format_seconds, format_usd
 
 CHARTS = (
     "step_s", "loss", "tokens_per_s", "data_wait_s", "grad_norm", "mfu_frac", "ttft_s", "itl_s", "e2e_s",
@@ -37,7 +37,7 @@ def figure_text(metric: str, value: float) -> str:
         return format_usd(value)
     if metric.endswith("_frac"):
         return format_percent(value)
-    return f"{value:,.0f} {unit}".rstrip() if abs(value) >= 1000 else f"{value:.4g} {unit}".rstrip()
+    return f"{value:,.0f} {unit}".rstrip() if abs(value) >= 1000 else f"{format_number(value, 4)} {unit}".rstrip()
 
 
 def write_page(file: str | Path, subject: Measured | Comparison, why: RunExplanation | None = None) -> None:

@@ -11,7 +11,15 @@ from flopwise.fleet.assessment import Assessment
 from flopwise.report.blocks import Bar, Bars, Block, Bullets, Heading, Table, Text
 from flopwise.report.words import dash, digits, enumeration, hourly, usd
 from flopwise.search.model_sizes import CONDITIONS
-from flopwise.units import HOURS_PER_MONTH, format_bytes, format_count, format_percent, format_rate, format_usd
+from flopwise.units import (
+    HOURS_PER_MONTH,
+    format_bytes,
+    format_count,
+    format_number,
+    format_percent,
+    format_rate,
+    format_usd,
+)
 
 Row = Mapping[str, Any]
 KINDS = {
@@ -122,11 +130,12 @@ def _gpu(row: Row) -> tuple[str, ...]:
 
 def _gpu_prices(row: Row) -> tuple[str, ...]:
     best, times = list(row.get("best_for") or []), row.get("best_for_times") or 1.0
+    dearer = f", at {format_number(times, 2)} times the lowest cost" if times > 1.05 else ""
     return (
         str(row.get("gpu")), _range(row.get("usd_per_gpu_hour"), row.get("usd_per_gpu_hour_most")),
         _range(row.get("spot_usd_per_gpu_hour"), row.get("spot_usd_per_gpu_hour_most")),
         f"{row.get('provider', '')} {row.get('instance', '')}".strip() or "-",
-        enumeration(best, 2) + (f", at {times:.2g} times the lowest cost" if times > 1.05 else "") if best else "-",
+        enumeration(best, 2) + dearer if best else "-",
         enumeration(list(row.get("workloads") or []), 2) or ("yes" if row.get("used") else "-"),
     )  # fmt: skip
 

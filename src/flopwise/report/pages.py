@@ -32,6 +32,7 @@ from flopwise.report.blocks import (
     Text,
     Tiles,
 )
+from flopwise.units import format_number
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -450,7 +451,7 @@ def _picture_table(block: Streams | Spans | Curves) -> Table:
             return Table(heads, [(*row.nodes, row.text) for row in block.rows])
         case Spans():
             return Table([block.title, "from", ""], [(r.name, r.begins, r.text) for r in block.rows])
-    ends = [(c.name, *(f"{c.points[end][1]:,.4g}" for end in (0, -1))) for c in block.curves if c.points]
+    ends = [(c.name, *(f"{format_number(c.points[end][1], 4)}" for end in (0, -1))) for c in block.curves if c.points]
     return Table([block.title, ">first", ">last"], ends)
 
 

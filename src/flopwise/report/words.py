@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flopwise.fleet.assessment import Assessment, MonthlyCost, WorkloadResult
-from flopwise.units import format_count, format_percent, format_seconds, format_usd, in_currency
+from flopwise.units import format_count, format_number, format_percent, format_seconds, format_usd, in_currency
 
 if TYPE_CHECKING:
     from flopwise.fleet.check import Check
@@ -67,7 +67,7 @@ def digits(value: float) -> str:
     """Three digits that count, never as a power of ten: `13.2 k`, `1,040`, `61.5`, `0.25`."""
     if abs(value) >= 1e4:
         return format_count(value)
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{format_number(value)}"
 
 
 def share(part: float, whole: float) -> str:

@@ -9,7 +9,15 @@ from flopwise.fleet.assessment import Assessment, WorkloadResult
 from flopwise.report.blocks import Bar, Bars, Block, Link, Table, Text
 from flopwise.report.words import dash, digits, enumeration, figure, hours, purchase_text, runs_on
 from flopwise.storage.spec import STALL_FRAC
-from flopwise.units import format_bytes, format_chance, format_count, format_percent, format_rate, format_seconds
+from flopwise.units import (
+    format_bytes,
+    format_chance,
+    format_count,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+)
 
 FIGURES = {
     "run_s": "one run", "start_s": "start of a run", "ttft_s": "first token", "tpot_s": "each further token",
@@ -83,7 +91,7 @@ def workloads(assessment: Assessment) -> Iterator[Block]:
             (
                 w.name, w.kind, w.environment, w.model or "-", dash(w.parameters, format_count),
                 dash(w.memory_bytes, format_bytes), dash(w.intensity, digits), w.pattern or "-",
-                dash(w.runs_per_month, lambda runs: f"{runs:,.3g}"), hours(w.hours_per_month),
+                dash(w.runs_per_month, lambda runs: f"{format_number(runs)}"), hours(w.hours_per_month),
             )
             for w in assessment.workloads
         ],

@@ -133,7 +133,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def paid_s(self) -> float:
-        """Of a run: its start and itself."""
+        """Of a run: its start and itself, what a deadline holds and `done in` says."""
         return self.start_s + self.seconds
 
     @property
@@ -345,20 +345,27 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         machines = f"{best.num_instances:,} x {best.provider} {best.instance}{bought} ({best.num_gpus:,} x {best.gpu})"
         if not self.plans:
             target, times = max(best.shortfall.items(), key=lambda item: item[1], default=("", 0.0))
-            far = f", whose {LIMITED.get(target, target)} is {format_times(times)} its limit" if times > 1 else ""
+            what = LIMITED.get(target, target)
+            if target == "deadline" and best.start_s:
+                what += f" of {format_seconds(best.paid_s)}, {format_seconds(best.start_s)} of it to start,"
+            far = f", whose {what} is {format_times(times)} its limit" if times > 1 else ""
             return f"No plan meets every target. The nearest is {machines}{far}."
         runs = self.task in RUNS
         cost = f"{format_usd(best.cost_usd)}{'' if runs else ' a month'}"
         paid, time = best.ends("cost_usd"), best.ends("seconds")
         if paid is not None and format_usd(paid[0]) != format_usd(paid[1]):
             cost += f" {format_interval(*paid, format_usd)}"
-        ends = "" if time is None else f" ({format_seconds(time[0])} to {format_seconds(time[1])})"
+        done = format_seconds(best.paid_s)
+        if time is not None:
+            done += f" ({format_seconds(best.start_s + time[0])} to {format_seconds(best.start_s + time[1])})"
+        if best.start_s:
+            done += f", {format_seconds(best.start_s)} of it to start"
         sure = "" if best.likely is None else f"; {best.likely} chance to meet every target"
         if not runs and not sure and time is not None:
             loaded = {"requests_per_s", "trace"} & (self.workload.get("traffic") or {}).keys()
             request = f"whole request {self.percentile('latency')}" if loaded else "whole request"
             sure = f"; {request} {format_seconds(best.seconds)} {format_interval(*time, format_seconds)}"
-        return f"{machines}: {cost}{f', done in {format_seconds(best.seconds)}{ends}' if runs else ''}{sure}."
+        return f"{machines}: {cost}{f', done in {done}' if runs else ''}{sure}."
 
     def percentile(self, target: str) -> str:
         """The percentile of a latency by its target; p95 in a plan of a file that has none."""

@@ -24,24 +24,27 @@ from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import Rates, together
 from flopwise.cost.sustained import training_rates
 from flopwise.errors import InfeasibleError, MissingFactError
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import PARALLELISM, RECOMPUTE
 from flopwise.ops.columns import ascending
 from flopwise.search.space import (
     CHUNK,
     EVERY,
-    MAX_CONTEXT_TOKENS,
     MAX_EP,
     MAX_MICRO_BATCH,
+    MAX_MICRO_TOKENS,
     MAX_PP,
     MAX_TP,
     MODES,
+    PARTIALS,
     Family,
     LayoutLimits,
     Pipelines,
     Space,
     divisors,
     layouts,
+    pipeline_degrees,
     powers_of_two,
 )
 from flopwise.training.blocks import Kernels
@@ -60,10 +63,11 @@ from flopwise.training.memory import (
     step_memory,
     tensor_bytes,
 )  # fmt: skip
-from flopwise.training.stages import FULL, Partial
+from flopwise.training.stage_memory import moved_bytes
+from flopwise.training.stages import FULL
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
-from flopwise.units import format_chance, format_percent
+from flopwise.units import format_chance, format_items, format_percent
 from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
@@ -78,8 +82,6 @@ FEW = 1024
 """Candidates of a family up to which its memory is evaluated with that of others, candidate by candidate."""
 CALL_CANDIDATES = 10_000
 """Candidates whose steps take as long as what the calls of a step's formulas cost, however few candidates there are."""
-PARTIALS = tuple(Partial(every=n) for n in EVERY)
-"""What step tables of a search have beside recompute of all blocks."""
 PARTIAL_MODES = tuple(range(FULL + 1, FULL + 1 + len(PARTIALS)))
 """Their places among the modes of a step table."""
 TIE = 1.08
@@ -209,7 +211,7 @@ class LayoutSearch:
 
 
 def device_kernels(
-    model: Model, recipe: Recipe, clusters: Iterable[Cluster], inner: Inner
+    model: Model, recipe: Recipe, clusters: Iterable[Cluster], inner: Inner, *, sequence_parallel: bool = True
 ) -> dict[Hashable, DeviceKernels]:
     """`kernels` for `step_table`, by the key of each device's rates: those of devices of one form at once.
 
@@ -232,7 +234,9 @@ def device_kernels(
             assert fabric is not None
             try:
                 rates = together([*some.values()], np.arange(len(some))[:, None])
-                contexts = block_contexts(model, recipe, rates, fabric, inner, shape)
+                contexts = block_contexts(
+                    model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel
+                )
                 columns = [model_kernels(split, context) for context in contexts]
             except MissingFactError:
                 continue
@@ -264,15 +268,17 @@ class StepTables:
         Raises: MissingFactError: the device lacks a rate that the recipe needs.
         """
         model, recipe, space, device = search.model, search.recipe, search.space, built.rates.key
+        split = space.like.sequence_parallel
         if device not in self.kernels:
             waiting = (one for one in self.clusters if one.rates.key not in self.kernels)
-            self.kernels |= device_kernels(model, recipe, waiting, space.inner)
+            self.kernels |= device_kernels(model, recipe, waiting, space.inner, sequence_parallel=split)
         table = step_table(
             model, recipe, built.rates, built.fabric, space.inner, space.degrees, kernels=self.kernels.get(device),
-            like=self.first, partials=PARTIALS,
+            like=self.first, partials=space.partials, sequence_parallel=split,
         )  # fmt: skip
         self.kernels[device], self.first = table.kernels, self.first or table
-        keep_kernels(model, recipe, built.rates, space.inner, table.kernels)
+        if split:  # single estimates keep no others
+            keep_kernels(model, recipe, built.rates, space.inner, table.kernels)
         return replace(table, moved_bytes=search.moved_bytes, jitter_frac=search.conditions.jitter_frac)
 
 
@@ -343,16 +349,43 @@ class Rows(NamedTuple):
         return Rows._make(column[kept] for column in self)
 
 
+class GivenSettings(NamedTuple):
+    """The settings that are given of a layout whose degrees are searched.
+
+    `like`: what is no column of a candidate; `interleave`, `schedule`: those of pipelines, as `needed` says in words;
+    `pp`: the pipeline degree.
+    """
+
+    like: Layout = Layout()
+    interleave: int | None = None
+    schedule: str | None = None
+    needed: str | None = None
+    pp: int | None = None
+
+    @property
+    def narrows(self) -> bool:
+        """True if fewer degrees are left than without."""
+        return self.needed is not None or self.like.offload_parameters
+
+    def pipelines(self, tried: Pipelines) -> Pipelines:
+        """Of the pipelines that would be `tried`, those that are as given."""
+        chunks: tuple[int, ...] = () if self.interleave is None else (self.interleave,)
+        if not chunks and (self.schedule or "").strip().lower().startswith("interleaved") and not tried.alone:
+            chunks = tuple(tried.virtual)
+        return tried._replace(chunks=chunks, needed=self.needed is not None)
+
+
 def layout_search(
     model: Model, recipe: Recipe, *, most: int, least: int = 1, max_tp: int = MAX_TP, max_pp: int = MAX_PP,
-    max_micro_batch: int = MAX_MICRO_BATCH, recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
-    schedule: str | None = None, shard: int | None = None,
+    max_micro_batch: int | None = None, recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
+    schedule: str | None = None, shard: int | None = None, given: GivenSettings | None = None,
 ) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
 
-    Degrees that its stack does not have are 1; what it always computes again is computed again unless `recomputes` has
-    nothing of that.
-    `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs.
+    Degrees that its stack does not have are 1; what it computes again where nobody says is computed again unless
+    `recomputes` has nothing of that.
+    `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs. `given`: what
+    holds in all layouts.
 
     Raises: InfeasibleError: the ranks that are to share an expert divide no tensor-parallel degree.
     """
@@ -360,9 +393,12 @@ def layout_search(
     recipe = as_multiplied(model, recipe)
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
     has = recipe.stack.degrees
-    recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.stack.recomputes) or recomputes
+    recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.recomputes) or recomputes
+    max_micro_batch = max_micro_batch or max(MAX_MICRO_BATCH, MAX_MICRO_TOKENS // limits.seq_len)
     inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch, has)
-    max_pp = max_pp if "pp" in has else 1
+    given = given or GivenSettings()
+    piped = ("pp" in has or given.needed is not None) and not given.like.offload_activations
+    max_pp = max_pp if piped else 1
     if micro_batch is not None:
         inner = inner.take(inner.micro_batch == micro_batch)
     if recipe.ranks_per_expert is not None:
@@ -372,13 +408,30 @@ def layout_search(
             raise InfeasibleError(f"expert tp {recipe.ranks_per_expert} divides none of the tp tried: {degrees}")
     space = layouts(
         limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes,
-        pipelines=Pipelines.of(recipe, schedule), shard=shard,
-        expert_ranks=recipe.expert_ranks(inner.tp, inner.ep),
+        pipelines=given.pipelines(Pipelines.of(recipe, schedule)), shard=shard,
+        expert_ranks=recipe.expert_ranks(inner.tp, inner.ep), pp=given.pp,
     )  # fmt: skip
     table = MemoryTable(model, recipe)
     if inner.tp.size:
         table.prepare(inner.tp, inner.ep, inner.cp, PARTIALS)
-    return LayoutSearch(model, recipe, space, (), checkpoint_bytes(table), table).with_memory()
+    return laid_out_alike(LayoutSearch(model, recipe, space, (), checkpoint_bytes(table), table), given.like)
+
+
+def laid_out_alike(search: LayoutSearch, like: Layout) -> LayoutSearch:
+    """The same search with all that is no column of a candidate as in `like`, and its memory.
+
+    Parameters are offloaded in shards (ZeRO 3) only.
+    """
+    space, moved = search.space, None
+    families = space.families
+    if like.offload_parameters:
+        sharded = (replace(family, zeros=tuple(z for z in family.zeros if z == 3)) for family in families)
+        families = tuple(family for family in sharded if family.zeros)
+    space = replace(space, families=families, like=like)
+    if like.offload_activations and space.inner.tp.size:
+        partials = space.partials if like.recomputes_some else ()
+        moved = moved_bytes(search.memory, space.inner, space.degrees, like, partials)
+    return replace(search, space=space, moved_bytes=moved).with_memory()
 
 
 def steps_s(table: StepTable, space: Space, family: Family) -> Floats:
@@ -515,6 +568,8 @@ class _NodeSearch:
     def piece_floor_s(self, table: StepTable, family: Family, piece: Piece) -> Floats:
         """The least seconds of a step on each mesh of a piece of `family`, of the modes of recompute that fit."""
         possible, modes = piece.open, family.recomputes
+        if self.search.space.like.recomputes_some:  # at least what a step without takes
+            modes = (0,) * len(modes)
         if self.recomputes_some(family):
             modes, possible = modes + PARTIAL_MODES, np.concatenate([possible, *[possible[FULL:]] * len(EVERY)])
         each_s = floor_s(table, self.search.space, family.take(piece.meshes), modes)
@@ -522,7 +577,8 @@ class _NodeSearch:
 
     def recomputes_some(self, family: Family) -> bool:
         """True if full recompute of some blocks is tried beside that of none and all."""
-        return family.recomputes == MODES and not self.search.space.offload
+        like = self.search.space.like
+        return family.recomputes == MODES and not like.offloads and not like.recomputes_some
 
     def time_likeliest(self, table: StepTable, pieces: Sequence[FamilyPiece], floors: Sequence[Floats]) -> None:
         """Lower the fastest steps to those on the meshes of the least floors, one for each number of GPUs.
@@ -716,20 +772,27 @@ def _meter_watts(search: LayoutSearch, node: NodeKind | AnyNodes, table: StepTab
 
 
 def best_layout(
-    model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None
-) -> tuple[Layout, str]:
+    model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None,
+    given: GivenSettings | None = None,
+) -> tuple[Layout, str]:  # fmt: skip
     """The fastest layout that surely fits, or where none does the likeliest to fit; and how it was found.
 
-    Raises: InfeasibleError: the global batch does not divide over the GPUs in any layout.
+    Raises: InfeasibleError: the global batch does not divide over the GPUs in any layout, or none is as `given`.
     """
-    mode = None if recompute is None else RECOMPUTE.index(recompute)
-    best = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch)
+    mode, given = None if recompute is None else RECOMPUTE.index(recompute), given or GivenSettings()
+    best = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch, given=given)
     if best is None:
         batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
         if micro_batch and batch % micro_batch:
             raise InfeasibleError(f"micro-batch {micro_batch} does not divide the global batch of {batch:,} sequences")
         each = f" in micro-batches of {micro_batch}" if micro_batch else ""
         wanted = f"a global batch of {batch:,} sequences{each}"
+        if given.narrows:
+            why = given.needed or "what is offloaded"
+            raise InfeasibleError(
+                f"no layout that was tried on {format_items(gpus, 'GPU')} goes with {why} and {wanted}; change one of "
+                "them, or give the layout itself (--pp, --zero)"
+            )
         raise InfeasibleError(f"no layout of {gpus:,} GPUs divides {wanted}; give a multiple of {unit:,}")
     layout, tried, fitting = best
     sure = f"with a probability of {format_percent(FITS_WITH, 0)}"
@@ -744,30 +807,51 @@ def best_layout(
 
 
 def fastest_layout(
-    model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None
-) -> tuple[Layout, int, int] | None:
+    model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None,
+    given: GivenSettings | None = None,
+) -> tuple[Layout, int, int] | None:  # fmt: skip
     """The simplest as fast as the fastest layout that fits with a probability of `FITS_WITH`, and how it was found.
 
     Where none is so sure to fit, the layout that needs the least memory: the likeliest to fit. Returns the layout, the
     number of layouts and how many of them are so sure to fit, or None if there is no layout.
     """
-    search = layout_search(
-        model, recipe, most=gpus, least=gpus, max_tp=min(built.fabric.domain, 8), max_pp=16, max_micro_batch=8,
-        recomputes=MODES if recompute is None else (recompute,), micro_batch=micro_batch,
-    )  # fmt: skip
-    space, needs = search.space, search.allocated_bytes
-    if not space.size:
+    given, max_pp = given or GivenSettings(), defaults.SEARCHED_STAGES
+    every = [given]
+    if given.like.recompute_first:  # blocks of a stage: a step table of theirs is of one pipeline degree
+        every = [given._replace(pp=int(pp)) for pp in pipeline_degrees(model.stacks[0].num_layers, min(max_pp, gpus))]
+    searches = [
+        layout_search(
+            model, recipe, most=gpus, least=gpus, max_tp=min(built.fabric.domain, 8), max_pp=max_pp,
+            recomputes=MODES if recompute is None else (recompute,), micro_batch=micro_batch, schedule=given.schedule,
+            given=one,
+        )
+        for one in every
+    ]  # fmt: skip
+    searches = [search for search in searches if search.space.size]
+    if not searches:
         return None
+    tried = sum(search.space.size for search in searches)
     most = confident_capacity_bytes(recipe, built.accelerator)
-    anywhere = AnyNodes(built)
-    timed = timed_layouts(search, anywhere, 1.0, StepTables(), margin=built.accelerator.hbm_bytes / most)
-    if not timed.rows.size:
-        flat = np.concatenate([nbytes.ravel() for nbytes in needs])
-        return space.layout(int(flat.argmin())), space.size, 0
-    layout = space.layout(int(timed.rows[timed.simplest(np.arange(timed.rows.size))]))
-    if recompute is None:
+    anywhere = AnyNodes(built, host_bytes=np.inf)  # what hosts hold is not known of accelerators alone
+    margin = built.accelerator.hbm_bytes / most
+    found = [(search, timed_layouts(search, anywhere, 1.0, StepTables(), margin=margin)) for search in searches]
+    fitting = [(search, timed) for search, timed in found if timed.rows.size]
+    if not fitting:
+        search = min(searches, key=_least_allocated_bytes)
+        flat = np.concatenate([nbytes.ravel() for nbytes in search.allocated_bytes])
+        return search.space.layout(int(flat.argmin())), tried, 0
+    rows = [(search, int(row)) for search, timed in fitting for row in timed.rows]
+    step_s, kinds = (np.concatenate([getattr(timed, name) for _, timed in fitting]) for name in ("step_s", "kinds"))
+    search, row = rows[_simplest(step_s, kinds)]
+    layout = search.space.layout(row)
+    if recompute is None and RECOMPUTE[0] in recipe.recomputes:
         layout = _with_fewest_recomputed(search, layout, tensor_bytes(most, recipe.stack, built.accelerator.kind))
-    return layout, space.size, timed.fitting
+    return layout, tried, sum(timed.fitting for _, timed in found)
+
+
+def _least_allocated_bytes(search: LayoutSearch) -> float:
+    """The bytes of tensors of the smallest candidate."""
+    return min(float(nbytes.min()) for nbytes in search.allocated_bytes)
 
 
 def _with_fewest_recomputed(search: LayoutSearch, layout: Layout, capacity: float) -> Layout:
@@ -796,7 +880,7 @@ def inner_combinations(
     """
     tp = divisors(limits.heads, min(domain, 64))
     tp = tp[(tp & (tp - 1)) == 0]
-    cp = powers_of_two(max(1, limits.seq_len // MAX_CONTEXT_TOKENS))
+    cp = powers_of_two(max(1, limits.seq_len // defaults.CONTEXT_TOKENS))
     cp = cp[limits.seq_len % (2 * cp) == 0] if limits.seq_len > 1 else cp[:1]
     cp = cp if cp.size else np.array([1])
     ep = divisors(limits.experts, MAX_EP)

@@ -47,6 +47,7 @@ def check(workload: Resolved, facts: Facts) -> None:
         SpecError, UnknownNameError: as `plan`, but for what the machines and constraints have to do with.
     """
     model = _model(workload, facts)
+    workload = workload.with_tokens(model)
     if workload.task in TRAINING:
         from flopwise.search.plan_training import check_training  # noqa: PLC0415 - half is enough
 
@@ -60,7 +61,7 @@ def check(workload: Resolved, facts: Facts) -> None:
 def _model(workload: Resolved, facts: Facts, assume_family: str | None = None) -> Model:
     model = facts.model(workload.model, assume_family=assume_family)
     if not model.stacks:
-        instead = "`flopwise train` and `flopwise io` answer for it"
+        instead = f"`flopwise train '{model.name}'` answers for machines that are named, `flopwise io` for storage"
         raise SpecError(f"model: {model.name} has no token layers to plan; {instead}")
     return model
 
@@ -101,6 +102,7 @@ def plan(
     facts = facts.at(workload.limits.software_month).with_custom(workload.limits.gpus)
     facts = facts.with_assumed_prices(workload.assumed_prices) if alone else facts
     model = _model(workload, facts, assume_family)
+    workload = workload.with_tokens(model)
 
     def reporting(listener: Callable[[Plan], None] | None) -> Callable[[PlanDraft], None] | None:
         """Function that tells a listener of the plans of a draft, if there are any."""
@@ -261,6 +263,7 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     if offer is None:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
     model = facts.model(workload.model)
+    workload = workload.with_tokens(model)
     if answer.task in TRAINING:
         from flopwise.search.run_job import candidate_job, step_inputs  # noqa: PLC0415 - half is enough
         from flopwise.training import spec as of_training  # noqa: PLC0415 - half is enough
@@ -312,6 +315,7 @@ def with_commands(answer: Plan, facts: Facts, calibration: str | None) -> Plan:
     month = wanted.limits.software_month
     known = facts.at(month).with_custom(wanted.limits.gpus).with_assumed_prices(wanted.assumed_prices)
     named = known.model(wanted.model)
+    wanted = wanted.with_tokens(named)
     source = DatedSourceSpec(facts=known.folder, calibration=calibration, software_month=month)
     if wanted.task not in TRAINING:
         from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough

@@ -52,7 +52,7 @@ from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.sessions import ANSWERS_ELSEWHERE
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
-from flopwise.units import format_percent, format_seconds
+from flopwise.units import format_number, format_percent, format_seconds
 from flopwise.values import replace
 
 NEAREST = 3
@@ -305,11 +305,11 @@ def _default_assumptions(
         )
     if flow.trace is not None:
         texts.append(
-            f"replicas are sized for the busiest stretch of {flow.trace}: {flow.requests_per_s or 0:.3g} requests/s, "
-            f"{flow.peak:.3g} times its mean"
+            f"replicas are sized for the busiest stretch of {flow.trace}: "
+            f"{format_number(flow.requests_per_s or 0)} requests/s, {format_number(flow.peak)} times its mean"
         )
     elif flow.peak > 1:
-        texts.append(f"replicas are sized for the peak of {flow.requests_per_s:.3g} requests/s")
+        texts.append(f"replicas are sized for the peak of {format_number(flow.requests_per_s or 0)} requests/s")
     texts += _session_assumptions(workload)
     if flow.inputs or flow.outputs or flow.trace is not None:
         texts.append("estimates assume requests of the mean length; the simulator uses the actual lengths")

@@ -29,6 +29,7 @@ from flopwise.search.layout_search import (
     StepTables,
     TimedLayouts,
     device_kernels,
+    laid_out_alike,
     layout_search,
     timed_layouts,
 )
@@ -72,12 +73,11 @@ from flopwise.training.estimate import (
 from flopwise.training.frozen import split_model
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import Conditions, TrainJob
-from flopwise.training.layout import Attention, Inner, Layout, Recipe
+from flopwise.training.layout import Attention, Inner, Recipe
 from flopwise.training.memory import memory_band
 from flopwise.training.on_device import recipe_on
 from flopwise.training.run import StepRun
 from flopwise.training.schedules import schedule_code
-from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
@@ -701,8 +701,8 @@ def _count_unfit(
 def _count_missed(missed: list[Pick[TrainingOption]], draft: PlanDraft) -> None:
     for option, row, odds in missed:
         failed = min(odds, key=lambda name: float(odds[name][row])) if odds else "the hourly limit"
-        run = format_seconds(float(option.seconds[row]))
-        example = f"{option.priced.offer.instance}: {run} at {format_usd(option.cost_usd[row], 0)}"
+        done = format_seconds(float(option.start_s[row] + option.seconds[row]))
+        example = f"{option.priced.offer.instance}: done in {done} at {format_usd(option.cost_usd[row])}"
         draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers", stage="targets")
 
 
@@ -747,15 +747,12 @@ OFFLOADS = (
 
 
 def with_offload(search: LayoutSearch, parts: tuple[str, ...]) -> LayoutSearch:
-    """The same search with `parts` in host memory; parameters are offloaded in shards (ZeRO 3) only."""
-    families, table, moved = search.space.families, search.memory, None
-    if "parameters" in parts:
-        sharded = (replace(family, zeros=tuple(z for z in family.zeros if z == 3)) for family in families)
-        families = tuple(family for family in sharded if family.zeros)
-    space = replace(search.space, families=families, offload=parts)
-    if "activations" in parts and space.inner.tp.size:
-        moved = moved_bytes(table, space.inner, space.degrees, Layout(offload_activations=True))
-    return replace(search, space=space, moved_bytes=moved).with_memory()
+    """The same search with `parts` in host memory."""
+    away = replace(
+        search.space.like, offload_optimizer="optimizer" in parts, offload_parameters="parameters" in parts,
+        offload_activations="activations" in parts,
+    )  # fmt: skip
+    return laid_out_alike(search, away)
 
 
 def without_recompute(search: LayoutSearch) -> LayoutSearch:

@@ -128,7 +128,7 @@ def candidate_job(workload: Resolved, model: Model, facts: Facts, offer: Offer, 
         recipe=replace(recipe, global_batch=document["global_batch"], seq_len=document["seq_len"]),
         layout=Layout(**degrees),
         cluster=offer_cluster(workload, facts, offer, chosen.purchase),
-        tokens=workload.tokens,
+        tokens=workload.with_tokens(model).tokens,
         conditions=conditions(
             chosen.purchase, chosen.provider, chosen.gpu, chosen.num_gpus // chosen.num_instances, facts,
             stated_conditions(workload),

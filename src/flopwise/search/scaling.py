@@ -27,7 +27,7 @@ from flopwise.training.stages import cuts_alike
 from flopwise.training.step import step_parts
 from flopwise.training.step_table import step_table
 from flopwise.training.stragglers import STRAGGLERS
-from flopwise.units import format_gib
+from flopwise.units import format_gib, format_number
 from flopwise.values import dataclass, replace
 
 Floats = NDArray[np.float64]
@@ -299,18 +299,23 @@ class CompareAnswer:
             MissingFactError: a fact that the answer needs is not known.
             InfeasibleError: no offer satisfies what was asked.
         """
-        if spec.says_layout or spec.expert_tp is not None or spec.recompute_mode() is not None:
+        if spec.bounds_layout:
             raise SpecError("a comparison goes through all layouts: leave out degrees, ZeRO, recompute and offloading")
         gpus = machines.num_gpus(gpus)
         if gpus < 2:
             raise SpecError(f"{gpus} accelerator leaves nothing to compare; give 2 or more (--gpus)")
         architecture, cluster = source.model_with_layers(model), machines.cluster(gpus, source.catalog)
         seq_len = data.seq_len(architecture, tunes=spec.tunes)
-        batch, notes = data.batch(architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
+        batch, notes = data.batch(
+            architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1),
+            least=spec.least_batch(architecture, seq_len, gpus, source.catalog),
+        )  # fmt: skip
         wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
         recipe, device_notes = recipe_on(wanted, cluster.accelerator)
         kept = (
-            f"{batch / gpus:,.4g} sequences per accelerator" if weak else f"{batch:,} sequences per step at every size"
+            f"{format_number(batch / gpus, 4)} sequences per accelerator"
+            if weak
+            else f"{batch:,} sequences per step at every size"
         )
         scaling = comparison(architecture, recipe, cluster, gpus, weak=weak, micro_batch=spec.micro_batch)
         layout = None if (point := scaling.fastest(gpus)) is None else point.layout

@@ -22,7 +22,7 @@ from flopwise.ops.columns import ascending
 from flopwise.ops.types import Ints
 from flopwise.training.layout import COLUMNS, ENDS, Inner, Layout, Recipe
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, runs, schedule_code
-from flopwise.training.stages import FULL, cuts_alike
+from flopwise.training.stages import FULL, Partial, cuts_alike, partials_of
 from flopwise.values import dataclass, replace
 
 Column = NDArray[np.int64]
@@ -32,6 +32,10 @@ MODES = (0, 1, 2)
 """Recompute modes: none, selective, full."""
 EVERY = (2, 3, 4)
 """Full recompute of every n-th block only, for these n."""
+PARTIALS = tuple(Partial(every=n) for n in EVERY)
+"""What step tables of a search have beside recompute of all blocks."""
+OFFLOADED = ("optimizer", "parameters", "activations")
+"""What may live in host memory."""
 CHUNK = 49_152
 """Candidates evaluated at once: the columns of their meshes, a sixth to an eighteenth as long, stay in the cache."""
 MAX_INTERLEAVE = 16
@@ -44,11 +48,8 @@ MAX_PP = 64
 MAX_TP = 16
 MAX_EP = 256
 MAX_MICRO_BATCH = 32
-MAX_CONTEXT_TOKENS = 4096
-"""Sequences are cut over context ranks while each keeps at least so many tokens.
-
-Source: Megatron-Bridge, docs/performance-summary.md: its recipe of Llama 3.1 405B on H100 cuts 8,192 tokens in two.
-"""
+MAX_MICRO_TOKENS = 131_072
+"""Micro-batches of more than `MAX_MICRO_BATCH` sequences are tried up to so many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,8 @@ class Turns(NamedTuple):
 class Pipelines(NamedTuple):
     """Schedules that are tried in pipelines: 1F1B, interleaved or not, and `codes`; or those alone.
 
-    `unpiped`, `piped`: ZeRO stages that are tried without a pipeline and in one.
+    `unpiped`, `piped`: ZeRO stages that are tried without a pipeline and in one. `chunks`: virtual stages of a rank
+    that are tried, where not all. `needed`: only pipelines are tried.
     """
 
     codes: tuple[int, ...] = ()
@@ -92,6 +94,14 @@ class Pipelines(NamedTuple):
     alone: bool = False
     unpiped: tuple[int, ...] = (0, 1, 2, 3)
     piped: tuple[int, ...] = (0, 1)
+    chunks: tuple[int, ...] = ()
+    needed: bool = False
+
+    @property
+    def virtual(self) -> Iterator[int]:
+        """Virtual stages of a rank that 1F1B is tried with beside one."""
+        tried = self.chunks or range(2, MAX_INTERLEAVE + 1)
+        return (n for n in tried if n > 1 and self.interleaved)
 
     @staticmethod
     def of(recipe: Recipe, schedule: str | None) -> Pipelines:
@@ -112,7 +122,8 @@ class Pipelines(NamedTuple):
     def turns(self, chosen: Iterable[Turns]) -> tuple[Turns, ...]:
         """The turns that are tried on meshes where `chosen` are possible."""
         orders = tuple(chosen)
-        return orders if self.alone and orders else (Turns(), *orders)
+        orders = orders if self.alone and orders else (Turns(), *orders)
+        return tuple(one for one in orders if not self.chunks or one.interleave in self.chunks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,11 +225,24 @@ class Space:
     inner: Inner
     degrees: Column
     families: tuple[Family, ...]
-    offload: tuple[str, ...] = ()  # what lives in host memory: optimizer, parameters
+    like: Layout = Layout()  # of a candidate, all that is no column: what lives in host memory, blocks to recompute
     ruled_out: Counter[str] = field(default_factory=Counter)
     _layouts: dict[int, Layout] = field(default_factory=dict, init=False, repr=False, compare=False)  # by row
     _starts: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _flattened: list[FlatColumns] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def offload(self) -> tuple[str, ...]:
+        """The parts that live in host memory."""
+        return tuple(part for part in OFFLOADED if getattr(self.like, f"offload_{part}"))
+
+    @property
+    def partials(self) -> tuple[Partial, ...]:
+        """The ways of partial recompute among the candidates: as given, or those that are tried."""
+        if not self.like.recomputes_some:
+            return PARTIALS
+        chunks = sorted({turn.interleave for family in self.families for turn in family.turns})
+        return partials_of(replace(self.like, interleave=np.array(chunks or [1])))
 
     @property
     def size(self) -> int:
@@ -262,7 +286,8 @@ class Space:
         zero, interleave, schedule, recompute = flat.of_choice[:, choice_start + choice]
         columns = (
             dp, self.inner.tp[inner], self.degrees[degree], self.inner.cp[inner], self.inner.ep[inner], zero, shard,
-            self.inner.micro_batch[inner], interleave, schedule, recompute, np.array((1, *EVERY))[some],
+            self.inner.micro_batch[inner], interleave, schedule, recompute,
+            np.array((self.like.recompute_every, *EVERY))[some],
         )  # fmt: skip
         return inner, degree, self._layout_of(**dict(zip(COLUMNS, columns, strict=True)))
 
@@ -275,10 +300,7 @@ class Space:
 
     def _layout_of(self, **columns: Any) -> Layout:
         """Candidates of this space."""
-        return Layout(
-            **columns, offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
-            offload_activations="activations" in self.offload,
-        )  # fmt: skip
+        return replace(self.like, **columns)
 
     def layout(self, row: int) -> Layout:
         """One candidate, in plain numbers."""
@@ -307,10 +329,15 @@ def powers_of_two(most: int) -> Column:
     return powers
 
 
+def pipeline_degrees(layers: int, most: int) -> Column:
+    """Pipeline degrees up to `most` that are tried: powers of two, and what divides the layers; ascending."""
+    return ascending(np.concatenate([powers_of_two(min(most, layers)), divisors(layers, most)]))
+
+
 def layouts(
     limits: LayoutLimits, inner: Inner, *, most: int, least: int = 1, max_pp: int = MAX_PP,
     recomputes: tuple[int, ...] = MODES, pipelines: Pipelines | None = None, shard: int | None = None,
-    expert_ranks: Ints | None = None,
+    expert_ranks: Ints | None = None, pp: int | None = None,
 ) -> Space:  # fmt: skip
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
@@ -318,10 +345,9 @@ def layouts(
     divide tp x dp x cp; ZeRO only where there are replicas, and in pipelines only the stages that `pipelines` names;
     interleaving only where chunks come out alike (`cuts_alike`) and micro-batches fill the pipeline. Numbers of GPUs
     are what comes of it. `pipelines`: the schedules and ZeRO stages that are tried; `shard`: only ZeRO 3 over groups of
-    exactly so many ranks, whatever the stack has.
+    exactly so many ranks, whatever the stack has; `pp`: the only pipeline degree that is tried.
     """
-    degrees = powers_of_two(min(max_pp, limits.layers, most))
-    degrees = ascending(np.concatenate([degrees, divisors(limits.layers, min(max_pp, most))]))
+    degrees = pipeline_degrees(limits.layers, min(max_pp, most)) if pp is None else np.array([pp])
     replicas = divisors(limits.global_batch, most)
     ruled_out: Counter[str] = Counter()
     ranks = (inner.tp * inner.cp)[:, None] * degrees
@@ -367,7 +393,10 @@ def _families(
 ) -> Iterator[Family]:  # fmt: skip
     """`meshes` by the choices that each leaves open; those of HSDP, once for each size of group, at the end."""
     if pipelines.alone:
-        meshes = meshes.take(np.flatnonzero(_possible(limits, inner, degrees, meshes, pipelines.codes[0])))
+        possible = _possible(limits, inner, degrees, meshes, pipelines.codes[0], min(pipelines.chunks, default=1))
+        meshes = meshes.take(np.flatnonzero(possible))
+    if pipelines.needed:
+        meshes = meshes.take(np.flatnonzero(degrees[meshes.degree_index] > 1))
     pp, dp = degrees[meshes.degree_index], meshes.dp
     micro = inner.micro_batch[meshes.inner_index]
     ranks = dp * inner.cp[meshes.inner_index]
@@ -375,21 +404,22 @@ def _families(
     fills = (pp > 1) & (batches % pp == 0)
     open_ = [ranks > 1, (ranks > 1) & (pp == 1)]
     turns = [
-        Turns(v)
-        for v in range(2, MAX_INTERLEAVE + 1 if pipelines.interleaved else 2)
+        Turns(v) for v in pipelines.virtual
         if cuts_alike(limits.layers, degrees[degrees > 1], v).any()
-    ]
+    ]  # fmt: skip
     open_ += [fills & cuts_alike(limits.layers, pp, one.interleave) for one in turns]
-    turns += [Turns(1, code) for code in pipelines.codes]
-    open_ += [runs(code, Pipe(pp, 1, batches), limits.layers) for code in pipelines.codes]
+    ordered = [Turns(v, code) for code in pipelines.codes for v in pipelines.chunks or (1,)]
+    turns += ordered
+    open_ += [cuts_alike(limits.layers, pp, v) & runs(code, Pipe(pp, v, batches), limits.layers) for v, code in ordered]
     key = np.zeros(meshes.meshes, dtype=np.int64)
     for bit, mask in enumerate(open_):
         key |= mask.astype(np.int64) << bit
     for value in ascending(key).tolist() if only is None else ():
         zeros = pipelines.unpiped if value & 2 else pipelines.piped if value & 1 else (0,)
         chosen = pipelines.turns(one for bit, one in enumerate(turns, start=2) if value >> bit & 1)
-        yield replace(meshes.take(np.flatnonzero(key == value)), zeros=zeros, turns=chosen)
-    if only is None and 3 not in pipelines.unpiped:
+        if chosen:
+            yield replace(meshes.take(np.flatnonzero(key == value)), zeros=zeros, turns=chosen)
+    if pipelines.needed or (only is None and 3 not in pipelines.unpiped):
         return
     tp, of_experts = inner.tp[meshes.inner_index], expert_ranks[meshes.inner_index]
     mesh, shard = sharding_groups(ranks, tp, of_experts, np.flatnonzero(pp == 1), only)
@@ -397,10 +427,13 @@ def _families(
         yield replace(meshes.take(mesh), shard=shard, zeros=(3,), turns=(Turns(),))
 
 
-def _possible(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, code: int) -> NDArray[np.bool_]:
-    """True for meshes that have no pipeline, or one that schedule `code` can run."""
+def _possible(
+    limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, code: int, chunks: int
+) -> NDArray[np.bool_]:
+    """True for meshes that have no pipeline, or one that schedule `code` can run with `chunks` on a rank."""
     pp, micro = degrees[meshes.degree_index], inner.micro_batch[meshes.inner_index]
-    possible: NDArray[np.bool_] = runs(code, Pipe(pp, 1, limits.global_batch // (meshes.dp * micro)), limits.layers)
+    batches = limits.global_batch // (meshes.dp * micro)
+    possible: NDArray[np.bool_] = runs(code, Pipe(pp, chunks, batches), limits.layers)
     possible[pp == 1] = True
     return possible
 

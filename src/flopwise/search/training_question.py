@@ -15,7 +15,6 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.software import RECOMPUTE
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import changed_options
 from flopwise.provenance import Kind, implied_kinds
@@ -24,6 +23,7 @@ from flopwise.training.answer import TrainAnswer, train_answer
 from flopwise.training.corpus import Corpus, corpus
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Recipe, check_layout
+from flopwise.training.memory_answer import usual_recompute
 from flopwise.training.on_device import recipe_on, stack_notes
 from flopwise.training.routing import check_skew
 from flopwise.training.run_spec import RunConditionsSpec
@@ -69,17 +69,20 @@ def _layers_answer(
     gpus = machines.num_gpus(gpus)
     cluster = machines.cluster(gpus, facts)
     seq_len = data.seq_len(architecture, tunes=spec.tunes)
-    batch, batch_note = data.batch(architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1))
+    batch, batch_note = data.batch(
+            architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1),
+            least=spec.least_batch(architecture, seq_len, gpus, facts),
+        )  # fmt: skip
 
     def recipe_of(device: Accelerator) -> tuple[Recipe, tuple[str, ...]]:
         return recipe_on(spec.on(device, facts).recipe(seq_len, batch, facts, data.documents(seq_len)), device)
 
     recipe, device_notes = recipe_of(cluster.accelerator)
     check_skew(architecture, recipe)
-    layout, laid_out = _layout(architecture, recipe, cluster, spec, gpus)
+    layout, laid_out, why = _layout(architecture, recipe, cluster, spec, gpus)
     storage, tokens = reads.reads(architecture, facts), _run_tokens(data, recipe, run)
     conditions, notes = run.conditions(cluster, facts)
-    notes = (*batch_note, *notes, *device_notes, *(run.write_assumptions if tokens is not None else ()))
+    notes = (*batch_note, *why, *notes, *device_notes, *(run.write_assumptions if tokens is not None else ()))
     notes += data.length_note(seq_len) + stack_notes(layout, recipe.stack, facts.stacks.values(), cluster.accelerator)
     job = TrainJob(
         model=architecture, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage,
@@ -118,29 +121,39 @@ def _corpus(job: TrainJob, tokens: float, facts: Facts) -> tuple[Corpus, tuple[f
     return text, None if price is None else (price[0], f"{provider}, {price[1].date}")
 
 
-def _layout(model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, gpus: int) -> tuple[Layout, str]:
-    """The layout as said, or the best one, and who chose it."""
+def _layout(
+    model: Model, recipe: Recipe, cluster: Cluster, spec: TrainingSpec, gpus: int
+) -> tuple[Layout, str, tuple[str, ...]]:
+    """The layout as said, or the best one; who chose it, and what was assumed of it."""
     if spec.says_layout:
         layout = spec.layout(model, gpus)
         check_layout(layout, model, recipe)
-        if spec.recompute_mode() is None:  # what the stack does where nobody says
-            layout = replace(layout, recompute=RECOMPUTE.index(recipe.stack.recomputes[0]))
-        return layout, "given"
-    from flopwise.search.layout_search import best_layout  # noqa: PLC0415 - a layout that is given needs no search
+        if spec.recompute_mode() is None:
+            layout, why = usual_recompute(model, recipe, layout, cluster.accelerator)
+            return layout, "given", why
+        return layout, "given", ()
+    from flopwise.search.layout_search import GivenSettings, best_layout  # noqa: PLC0415 - a given layout needs no search
 
-    spec.layout(model)  # refuses what cannot be
-    return best_layout(model, recipe, cluster, gpus, recompute=spec.recompute_mode(), micro_batch=spec.micro_batch)
+    chunks = None if spec.interleave is None else spec.chunks
+    given = GivenSettings(spec.searched_alike(model), chunks, spec.schedule, spec.pipeline_option)
+    if spec.pipeline_option is not None and gpus == 1:
+        raise SpecError(f"{spec.pipeline_option} needs pipeline stages; give 2 accelerators or more (--gpus)")
+    layout, laid_out = best_layout(
+        model, recipe, cluster, gpus, recompute=spec.recompute_mode(), micro_batch=spec.micro_batch, given=given
+    )
+    return layout, laid_out, ()
 
 
 def _on_measured_gpus(
     job: TrainJob, recipe_of: Callable[[Accelerator], tuple[Recipe, tuple[str, ...]]], spec: TrainingSpec,
     machines: MachineSpec, facts: Facts,
 ) -> tuple[TrainJob, ...]:  # fmt: skip
-    """The job that a question without a layout has on the best measured GPUs, where these can run it.
+    """The job that a question which leaves its layout open has on the best measured GPUs, where these can run it.
 
-    Empty for a question with a layout, and for a device whose software is a GPU's.
+    Empty for a question with a whole layout, and for a device whose software is a GPU's.
     """
-    if spec.says_layout or job.cluster.accelerator.kind not in OTHER_SOFTWARE:
+    is_whole = spec.says_layout and spec.recompute_mode() is not None
+    if is_whole or job.cluster.accelerator.kind not in OTHER_SOFTWARE:
         return ()
     found: list[TrainJob] = []
     gpus = int(job.layout.num_gpus)
@@ -149,7 +162,7 @@ def _on_measured_gpus(
         with suppress(InfeasibleError):
             named = replace(machines, gpu=name, provider=None, instance=None, region=None, power_limit=None)
             nodes = named.cluster(gpus, facts)
-            layout, _ = _layout(job.model, recipe, nodes, spec, gpus)
+            layout, *_ = _layout(job.model, recipe, nodes, spec, gpus)
             found.append(replace(job, recipe=recipe, layout=layout, cluster=nodes))
     return tuple(found)
 

@@ -101,7 +101,7 @@ class Resolved(WorkloadTraffic):
     max_gpus: int
     max_usd_per_hour: float | None
     confidence: float
-    tokens: float | None  # that the run goes through, padding included
+    tokens: float | None  # that the run goes through, padding included; `with_tokens` counts those of samples
     ttft: Latency | None
     tpot: Latency | None
     latency: Latency | None
@@ -133,6 +133,14 @@ class Resolved(WorkloadTraffic):
         """The inference engine that is asked for, else the usual one. Raises UnknownNameError."""
         engine: Engine = self.facts.engine(self.limits.engine or defaults.ENGINE)
         return engine
+
+    def with_tokens(self, model: Model) -> Resolved:
+        """The workload with the tokens of a run that is given in samples: as many each as `train` takes of `model`."""
+        if self.tokens is not None or self.data.samples is None:
+            return self
+        seq_len = self.data.seq_len(model, tunes=self.training.tunes)
+        documents = self.data.documents(seq_len)
+        return replace(self, tokens=self.data.run_tokens(seq_len if documents is None else documents.mean))
 
     def with_limits(self, purchase: tuple[str, ...] = (), **limits: Any) -> Resolved:
         """The workload with other constraints, and other ways to buy machines where any are given."""
@@ -225,9 +233,11 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
         raise SpecError(
             "techniques: the turns of sessions have prefixes of their own (traffic.turns); leave prefix_hit out"
         )
-    tokens = data.run_tokens(_sample_tokens(data))
-    if what.task in specs.TRAINING and tokens is None:
-        raise SpecError(f"data: a {what.task} workload needs data.tokens, or data.samples with data.seq_len")
+    each = _sample_tokens(data)
+    open_ = data.samples is not None and data.tokens is None and each is None  # until the model is known
+    tokens = None if open_ else data.run_tokens(each)
+    if what.task in specs.TRAINING and tokens is None and not open_:
+        raise SpecError(f"data: a {what.task} workload needs data.tokens or data.samples")
     traffic = _with_queue(_traffic(values[TrafficSpec], what.task), queueing, simulates=what.simulate)
     if traffic.sessions is not None and techniques.shared_prefix:
         traffic = replace(traffic, sessions=_with_shared_prefix(traffic.sessions, techniques.shared_prefix))

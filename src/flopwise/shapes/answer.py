@@ -20,7 +20,7 @@ from flopwise.shapes.kernels import KernelShape, blocks, l2_ridge_flops_per_byte
 from flopwise.shapes.rules import RULES, Advice, Case, Finding, Fine
 from flopwise.training.step_figures import TrainingDevice
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes
-from flopwise.units import format_percent, format_seconds
+from flopwise.units import format_number, format_percent, format_seconds
 from flopwise.values import dataclass, replace
 
 PAGEABLE_FRAC = 0.4
@@ -179,7 +179,7 @@ def _stack_findings(case: Case, stacks: tuple[StackTime, ...]) -> Iterator[Findi
     gain = now.pass_s - best.pass_s
     if case.worth(gain):
         was, less = now.memory_bound_frac * now.pass_s, best.memory_bound_frac * best.pass_s
-        why = f"memory-bound operations take {1e3 * less:,.3g} ms instead of {1e3 * was:,.3g} ms"
+        why = f"memory-bound operations take {format_number(1e3 * less)} ms instead of {format_number(1e3 * was)} ms"
         if was - less < gain / 2:
             why += "; more from attention kernel, launches and overlap"
         yield case.advice("software", now.name, best.name, why, gain)

@@ -28,6 +28,7 @@ from flopwise.facts.architecture import (
 from flopwise.ops.types import ceil_div
 from flopwise.shapes.clocks import Clock
 from flopwise.shapes.kernels import KernelShape, aligned_elems, blocks, preferred_elems, scalar
+from flopwise.units import format_number
 from flopwise.values import dataclass, replace
 
 WORTH = 0.005
@@ -115,9 +116,10 @@ def vocabulary(case: Case) -> Iterator[Finding]:
     gain, best = max((case.seconds_saved(_with_vocabulary(clock.model, int(target))), target) for target in targets)
     per_rank = vocab / cut
     if case.worth(gain):
-        why = f"{per_rank:,.6g} columns a rank are not a multiple of {aligned_elems('bf16')}: rows start unaligned"
+        columns = f"{format_number(per_rank, 6)} columns a rank"
+        why = f"{columns} are not a multiple of {aligned_elems('bf16')}: rows start unaligned"
         if per_rank % aligned_elems("bf16") == 0:
-            why = f"{per_rank:,.6g} columns a rank leave a tile partly empty"
+            why = f"{columns} leave a tile partly empty"
         yield case.advice(ends[0].name, f"{vocab:,}", f"{int(best):,}", why + "; pad embeddings and head", gain)
     else:
         yield Fine("vocabulary", f"{vocab:,}: padding to {int(best):,} would save {case.percent(gain)}")
@@ -151,8 +153,8 @@ def alignment(case: Case) -> Iterator[Finding]:
             gain, to = max((case.seconds_saved(_with_dimension(clock.model, stack.name, size, t)), t) for t in targets)
             if case.worth(gain):
                 products = ", ".join(dict.fromkeys(names))
-                why = f"{size / cut:,.6g} on a rank is not a multiple of {unit} ({dtype}): rows start unaligned"
-                why += f"; pad {products}"
+                share = format_number(size / cut, 6)
+                why = f"{share} on a rank is not a multiple of {unit} ({dtype}): rows start unaligned; pad {products}"
                 yield case.advice(names[0], f"{size:,}", f"{to:,}", why, gain)
     if seen and not wrong:
         yield Fine("alignment", f"all {seen} products are multiples of {aligned_elems(clock.dtype)} elements a rank")
@@ -370,7 +372,9 @@ def experts(case: Case) -> Iterator[Finding]:
     cut = {w / clock.tp for w in widths} | {2 * w / clock.tp for w in widths}
     gain = sum(o.layers * (o.seconds - _whole_expert_s(case, o, rows, cut)) for o in grouped)
     if case.worth(gain):
-        now, whole = (f"{' and '.join(f'{w / d:,.6g}' for w in sorted(widths))} columns" for d in (clock.tp, 1))
+        now, whole = (
+            f"{' and '.join(f'{format_number(w / d, 6)}' for w in sorted(widths))} columns" for d in (clock.tp, 1)
+        )
         why = f"tp {clock.tp} cuts experts thin; spread them over the tp ranks, too (ep x {clock.tp}); kernels alone"
         yield case.advice("experts", f"{now} a rank", whole, why, gain)
 

@@ -18,7 +18,7 @@ from flopwise.facts.storage import Storage
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, interval
 from flopwise.storage.spec import SampleSpec, StorageRequest
-from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_bytes
+from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_bytes, goodput
 from flopwise.training.layer_sums import memory_table
 from flopwise.training.layout import Recipe
 from flopwise.training.sample_rate import DeviceRate, device_rate, rate_band, share_rate
@@ -49,7 +49,7 @@ class CheckpointDemand:
     restore_within_s: float | None
     restore_bytes_per_s: float | None
     origin: str
-    interval_assumed: bool = False  # from how often so many devices fail, as none was given
+    interval_assumed: bool = False  # the one that loses least, as none was given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +264,8 @@ def storage_answer(
     read_bytes, record_note = _read_bytes(work, request)
     demand = StorageAnswer(
         request=request, workload=work, cluster=cluster, num_gpus=rated.num_gpus, rate=rated.rate, band=rated.band,
-        read_bytes=read_bytes, hit_frac=0.0, checkpoints=_checkpoint_demand(work, request, rated.num_gpus, facts),
+        read_bytes=read_bytes, hit_frac=0.0,
+        checkpoints=_checkpoint_demand(work, request, cluster, rated.num_gpus, facts),
     )  # fmt: skip
     cache_note = "no cache: every epoch reads all from storage (--dataset, --cache)"
     if request.cache_bytes is not None and request.dataset_bytes is not None:
@@ -366,9 +367,11 @@ def _read_bytes(work: SampledWorkload, request: StorageRequest) -> tuple[float, 
 
 
 def _checkpoint_demand(
-    work: SampledWorkload, request: StorageRequest, num_gpus: int, facts: Facts
+    work: SampledWorkload, request: StorageRequest, cluster: Cluster, num_gpus: int, facts: Facts
 ) -> CheckpointDemand | None:  # fmt: skip
     """The bandwidth that checkpoints need; None where the parameters are not known.
+
+    Where no interval is given it is that of a run which is written at the default rate, as `train` has it.
 
     Raises:
         SpecError: times are given for them, and the parameters are not known.
@@ -390,23 +393,13 @@ def _checkpoint_demand(
         each = f"{PARAMETER_BYTES:g} bytes + {state_bytes(row):g} of {row.name}'s states"
         origin = f"{count:,.0f} parameters x ({each})"
     stall = request.checkpoint_stall_frac
-    every = balanced_interval_s(stall, DEFAULT_RELIABILITY.mtbf_gpu_s / num_gpus) if interval is None else interval
+    machines = replace(DEFAULT_RELIABILITY, gpus_per_node=cluster.gpus_per_node)
+    every = float(goodput(num_gpus, nbytes, machines).interval_s) if interval is None else interval
     return CheckpointDemand(
         nbytes=nbytes, interval_s=every, stall_frac=stall, restore_within_s=within, origin=origin,
         write_bytes_per_s=float(checkpoint_bytes_per_s(nbytes, every, stall)), interval_assumed=interval is None,
         restore_bytes_per_s=None if within is None else nbytes / within,
     )  # fmt: skip
-
-
-def balanced_interval_s(stall_frac: float, mtbf_s: float) -> float:
-    """Time between checkpoints at which failures lose as much as writing may take, in s.
-
-    2 f M: on average half an interval is lost each M, the mean time between failures; writing takes the share f.
-
-    Source: Young 1974 (doi:10.1145/361147.361115): the best interval loses as much to failures as to writing.
-    Assumes: intervals much shorter than M.
-    """
-    return 2.0 * stall_frac * mtbf_s
 
 
 def deliveries(demand: StorageAnswer, facts: Facts) -> tuple[StorageDelivery, ...]:

@@ -12,7 +12,7 @@ from typing import Literal
 from flopwise.facts.device_limits import POWER_LIMIT, THROTTLE_BITS
 from flopwise.telemetry.history import Window
 from flopwise.telemetry.readings import PROFILING
-from flopwise.units import format_percent
+from flopwise.units import format_number, format_percent
 from flopwise.values import dataclass
 
 Bound = Literal[
@@ -248,5 +248,5 @@ def _evidence(condition: Condition, value: float) -> str:
     name = condition.measure
     words = name.removesuffix("_frac").replace("_per_s", " a second").replace("_mean", "").replace("_", " ")
     shares = name.endswith("_frac")
-    shown, limit = (format_percent(v, 0) if shares else f"{v:.3g}" for v in (value, condition.threshold))
+    shown, limit = (format_percent(v, 0) if shares else f"{format_number(v)}" for v in (value, condition.threshold))
     return f"{words} {shown} ({'at least' if condition.sign == '>=' else 'below'} {limit})"

@@ -8,7 +8,7 @@ from flopwise.facts.device_limits import HARDWARE_XIDS, THROTTLE_BITS, THROTTLE_
 from flopwise.telemetry.history import MOST_GAP_S, History, over
 from flopwise.telemetry.money import Spend
 from flopwise.telemetry.readings import WHOLE_JOB
-from flopwise.units import format_percent, format_seconds, format_usd
+from flopwise.units import format_number, format_percent, format_seconds, format_usd
 from flopwise.values import dataclass
 
 CLEAR_S = 60.0
@@ -187,7 +187,7 @@ class Limit:
             return format_percent(value, 0)
         if self.quantity.startswith("cost_usd"):
             return format_usd(value)
-        return format_seconds(value) if self.quantity.endswith(("_seconds", "source_lost")) else f"{value:,.4g}"
+        return format_seconds(value) if self.quantity.endswith(("_seconds", "source_lost")) else format_number(value, 4)
 
 
 DEVICE_LIMITS = (

@@ -270,6 +270,17 @@ class Recipe:
         return (0, 2) if sync == "last" and self.stack.sharded_at_rest else (0, 1, 2)
 
     @property
+    def recomputes(self) -> tuple[str, ...]:
+        """The kinds of recompute where nobody says, in the order tried: all blocks over a quantised base.
+
+        Source: `recomputes` of data/stacks.json; PEFT, prepare_model_for_kbit_training (use_gradient_checkpointing is
+        True); torchtune, its QLoRA recipes (enable_activation_checkpointing: True); LLaMA-Factory, model arguments
+        (disable_gradient_checkpointing: False). Assumes: other libraries do as these do.
+        """
+        quantised = self.lora is not None and self.lora.base.is_quantised
+        return ("full",) if quantised else self.stack.recomputes
+
+    @property
     def uneven(self) -> bool:
         """True if experts compute anything but their even share."""
         return self.expert_skew > 1 or self.capacity_factor is not None
@@ -372,6 +383,15 @@ def _check_stages(layout: Layout, model: Model) -> None:
             f"stage layers {', '.join(map(str, named[:64]))} ({len(named)} of them, {sum(named)} in all); "
             f"give {needed} that add up to the {layers} layers"
         )
+    check_recompute(layout)
+
+
+def check_recompute(layout: Layout) -> None:
+    """Refuse blocks to recompute that cannot be.
+
+    Raises:
+        SpecError: says what would do.
+    """
     if int(layout.recompute_every) < 1 or layout.recompute_first < 0:
         raise SpecError("blocks to recompute: give every n-th (n from 1), or the first n (n from 1)")
     if layout.recomputes_some and RECOMPUTE[int(layout.recompute)] != "full":

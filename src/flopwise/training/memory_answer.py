@@ -16,10 +16,12 @@ from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
+from flopwise.facts.software import RECOMPUTE
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
 from flopwise.training.alternatives import (
     BEST_MEASURED,
+    SEEN_BELOW,
     Setting,
     UnstatedInput,
     measured_recipe,
@@ -32,9 +34,12 @@ from flopwise.training.layout import Layout, Recipe, shard_ranks
 from flopwise.training.memory import Memory, ends_of, memory_band, stale_shifts, step_memory
 from flopwise.training.schedules import NAMES
 from flopwise.training.stages import FULL
+from flopwise.units import format_alternatives, format_chance, format_gib
 from flopwise.values import dataclass, replace
 
 NO_RECOMPUTE = 0
+ODDS_OF_OTHERS = 0.75
+"""Where the settings of an answer have less than this share of its chance to run, the answer says so."""
 MOST_DOUBLINGS = 16
 """Maximum number of doublings of the GPUs that are tried."""
 
@@ -47,6 +52,17 @@ class TrainingMemoryAnswer(MemoryAnswer):
     layout: Layout
     memory: Memory
     unstated: tuple[UnstatedInput, ...] = ()  # inputs that are assumed, and how much each widens the interval
+    stated_probability: float | None = None  # that it fits with the settings as they are, those that are assumed too
+
+    @property
+    def odds_note(self) -> str:
+        """The share of unstated inputs in the chance that it runs, in words; empty where that is small."""
+        chance, own = self.fits_probability, self.stated_probability
+        names = [one.name for one in sorted(self.unstated, key=lambda one: one.low) if one.low < SEEN_BELOW]
+        if self.fits is not False or not names or chance is None or own is None or own > ODDS_OF_OTHERS * chance:
+            return ""
+        other = f"another {format_alternatives(names)}, not stated, may take less"
+        return f" ({format_chance(own)} with these settings: {other})"
 
     def document(self) -> dict[str, Any]:
         """The memory as the JSON that scripts rely on."""
@@ -74,7 +90,9 @@ def memory_answer(
     unstated, least = unstated_memory(model, (layout, recipe), device, facts, open_settings, on_gpus)
     shifts = [(math.log(one.low), math.log(one.high)) for one in unstated]
     floor = min(memory.floor_bytes, least)
-    band = memory_band(recipe, facts.calibration, device).between(*ends_of([stale_shifts(memory, total), *shifts]))
+    own_band, stale = memory_band(recipe, facts.calibration, device), stale_shifts(memory, total)
+    band = own_band.between(*ends_of([stale, *shifts]))
+    stated = own_band.between(*ends_of([stale]))
     if (measured := measured_recipe(recipe, device, facts)) is not None:
         settings = on_gpus or ((layout, measured),)
         band = _no_surer_above_floor(band, total, floor, _widest(model, settings, facts, open_settings))
@@ -103,8 +121,32 @@ def memory_answer(
         layout=layout,
         memory=memory,
         unstated=unstated,
+        stated_probability=None
+        if capacity is None
+        else float(stated.probability_at_most(total, capacity, floor=memory.floor_bytes)),
         moments=tuple(sorted(((n, float(b)) for n, b in memory.moments.items()), key=lambda m: -m[1])),
     )
+
+
+def usual_recompute(
+    model: Model, recipe: Recipe, layout: Layout, device: Accelerator | None
+) -> tuple[Layout, tuple[str, ...]]:
+    """The layout with the recompute that is usual where nobody says: of its kinds the first with which it fits; why.
+
+    Source: `Recipe.recomputes`. Assumes: who runs out of memory computes more again, as people are told to.
+    """
+    first, *others = (replace(layout, recompute=RECOMPUTE.index(name)) for name in recipe.recomputes)
+    if device is None or not others:
+        return first, ()
+    trained = as_trained(model, recipe)
+    needed = float(step_memory(trained, recipe, first, device_kind=device.kind).total_bytes)
+    if needed <= device.hbm_bytes:
+        return first, ()
+    for other in others:
+        if float(step_memory(trained, recipe, other, device_kind=device.kind).total_bytes) <= device.hbm_bytes:
+            why = f"as with recompute {first.recompute_text} it takes {format_gib(needed)}"
+            return other, (f"recompute {other.recompute_text} by default, {why} (--recompute sets it)",)
+    return first, ()
 
 
 def _widest(model: Model, settings: Sequence[Setting], facts: Facts, open_settings: Collection[str]) -> float:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Floats
-from flopwise.units import format_count
+from flopwise.units import format_count, format_number
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
     from flopwise.training.job import TrainJob
 
 CHINCHILLA_TOKENS = 20.0
@@ -29,24 +30,38 @@ class TokenRules:
     def of(cls, job: TrainJob) -> TokenRules | None:
         """The rules of `job`; None where they do not apply: no tokens, adapters, no text."""
         model, recipe = job.model, job.recipe
-        if job.tokens is None or recipe.lora is not None or not model.vocab or model.stacks[0].tokens_per_sample:
+        if job.tokens is None or recipe.lora is not None or not applies_to(model):
             return None
         size = float(active_parameters(model))
         best = float(optimal_tokens(size))
         loss = float(predicted_loss(size, job.tokens))
         batch = recipe.useful_tokens
-        critical = max(float(critical_batch_of_loss(loss)), float(critical_batch_of_tokens(job.tokens)))
+        critical = critical_batch_tokens(model, job.tokens)
         notes = []
         if batch > critical:
             extra = float(extra_tokens_frac(batch, critical))
             notes.append(
                 f"warning: a batch of {format_count(batch)} tokens is above the critical batch of about "
                 f"{format_count(critical)} (Kaplan 2020, Zhang 2024): the same loss may take up to "
-                f"{1 + extra:.2g} times the tokens of small batches"
+                f"{format_number(1 + extra, 2)} times the tokens of small batches"
             )
         notes += _campaign(job.cluster.rates.value.get("train_campaign_frac"))
         notes.append(_proportion(job.tokens, best, size))
         return cls(compute_optimal_tokens=best, critical_batch_tokens=critical, loss=loss, notes=tuple(notes))
+
+
+def applies_to(model: Model) -> bool:
+    """True if the rules are of such a model: one of text."""
+    return bool(model.vocab) and not model.stacks[0].tokens_per_sample
+
+
+def critical_batch_tokens(model: Model, tokens: float) -> float:
+    """The critical batch of a run of `tokens`, in tokens: the larger of the two rules.
+
+    Source: `critical_batch_of_loss`, `critical_batch_of_tokens`. Assumes: as there.
+    """
+    loss = predicted_loss(float(active_parameters(model)), tokens)
+    return max(float(critical_batch_of_loss(loss)), float(critical_batch_of_tokens(tokens)))
 
 
 def optimal_tokens(parameters: Floats) -> Floats:
@@ -113,7 +128,7 @@ def _proportion(tokens: float, best: float, size: float) -> str:
     rule = f"the {format_count(best)} that are compute-optimal for {format_count(size)} parameters (Hoffmann 2022)"
     scratch = "for training from scratch, the tokens are"
     if ratio > 1.5:
-        return f"{scratch} {ratio:.3g} times {rule}: more expensive to train, cheaper to serve"
+        return f"{scratch} {format_number(ratio)} times {rule}: more expensive to train, cheaper to serve"
     if ratio < 0.67:
         return f"{scratch} {100 * ratio:.2g} % of {rule}: a smaller model would make better use of the compute"
     return f"{scratch} about {rule}"

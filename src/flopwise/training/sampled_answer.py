@@ -26,7 +26,7 @@ from flopwise.training.sampled import (
 from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory
 from flopwise.training.samples import SampledWorkload
 from flopwise.training.spec import DataSpec, TrainingSpec
-from flopwise.units import format_count, format_interval, format_items, format_percent, format_price
+from flopwise.units import format_count, format_interval, format_items, format_number, format_percent, format_price
 from flopwise.values import dataclass, replace
 
 
@@ -136,7 +136,7 @@ def job_settings(job: SampledJob) -> tuple[tuple[str, str], ...]:
 
 def format_samples(value: float) -> str:
     """Samples a second: whole ones from a hundred on."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{format_number(value)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

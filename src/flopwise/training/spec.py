@@ -113,10 +113,15 @@ class DataSpec(Spec):
         if self.global_batch is not None and self.global_batch_tokens is not None:
             raise OptionError("global_batch_tokens", "the global batch is given in sequences as well; give one of them")
 
-    def batch(self, model: Model, seq_len: int, *, tunes: bool, unit: int = 1) -> tuple[int, tuple[str, ...]]:
+    def batch(
+        self, model: Model, seq_len: int, *, tunes: bool, unit: int = 1, least: int | None = None
+    ) -> tuple[int, tuple[str, ...]]:
         """Sequences of a step, and what was assumed: as given, else the usual, as a multiple of `unit`.
 
-        Source: `defaults.BATCH_TOKENS`, near the tokens that published runs of the model's size use.
+        Pre-training stays within the critical batch of the run's tokens as far as a multiple of `least` sequences, of
+        which `unit` is one, can (None: any).
+
+        Source: `defaults.BATCH_TOKENS`, near the tokens that published runs of the model's size use; `training.rules`.
         Assumes: fine-tuning takes `defaults.TUNING_BATCH` sequences, whatever their length; a run has some steps; where
         nobody has said how many ranks share the batch, those of a machine can.
         """
@@ -129,10 +134,32 @@ class DataSpec(Spec):
             if unit == 1 and sequences % MACHINE_RANKS:
                 more = MACHINE_RANKS * round(sequences / MACHINE_RANKS)
                 sequences = more if sequences >= MACHINE_RANKS else 2 ** int(math.log2(sequences))
-            note = f"a global batch of {sequences:,} sequences by default ({_spelling('global_batch')} sets it)"
-            return sequences, (note,)
+            within, why = (sequences, "") if tunes else self._within_critical(model, seq_len, sequences, unit, least)
+            size = units.format_items(within, "sequence")
+            note = f"a global batch of {size} by default{why} ({_spelling('global_batch')} sets it)"
+            return within, (note,)
         exact = self.global_batch_tokens in (None, sequences * seq_len)
         return sequences, () if exact else (f"a global batch of {sequences:,} sequences, nearest to the given tokens",)
+
+    def _within_critical(
+        self, model: Model, seq_len: int, sequences: int, unit: int, least: int | None
+    ) -> tuple[int, str]:
+        """The most of `sequences` within the critical batch of the run's tokens, and why it is less; as in `batch`."""
+        from flopwise.training.rules import applies_to, critical_batch_tokens
+
+        tokens = self.run_tokens(seq_len)
+        if tokens is None or not applies_to(model):
+            return sequences, ""
+        critical = critical_batch_tokens(model, tokens)
+        if sequences * seq_len <= critical:
+            return sequences, ""
+        most = critical / seq_len
+        unit = MACHINE_RANKS if unit == 1 and most >= MACHINE_RANKS else unit
+        ranks = [n for n in _halves(unit, least or 1) if n <= most]
+        within = max((n * _divisible_below(most / n) for n in ranks), default=min(_halves(unit, least or 1)))
+        about = f"the critical batch of about {units.format_count(critical)} tokens"
+        kept = "within" if within <= most else "the least that the layout can share, above"
+        return min(within, sequences), f", {kept} {about} of a run of {units.format_count(tokens)}"
 
     def open_settings(self, model: Model) -> frozenset[str]:
         """The names of data settings that the options leave open, as `alternatives.other_settings` has them.
@@ -205,6 +232,20 @@ def divisible_batch(sequences: float) -> int:
     exact = max(1.0, sequences)
     unit = 2 ** max(0, int(math.log2(exact)) - 2)
     return int(max(1, round(exact / unit)) * unit)
+
+
+def _divisible_below(sequences: float) -> int:
+    """The largest whole batch of at most three significant bits that is not above `sequences`, which are 1 or more."""
+    unit = 1 << max(0, int(math.log2(sequences)) - 2)
+    return int(sequences / unit) * unit
+
+
+def _halves(number: int, least: int) -> list[int]:
+    """`number`, its half and so on, as far as these are multiples of `least`; descending."""
+    found = [number]
+    while found[-1] % (2 * least) == 0:
+        found.append(found[-1] // 2)
+    return found
 
 
 # fmt: off
@@ -310,10 +351,38 @@ class TrainingSpec(Spec):
 
     @property
     def says_layout(self) -> bool:
-        """True if the layout is given; else the best layout is searched."""
-        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.shard, self.interleave, self.schedule)
-        other = self.fsdp or self.offload or self.stage_layers or self.recomputes_some
-        return bool(other) or any(d is not None for d in degrees)
+        """True if the layout is given, by a degree or by what is sharded; else the best one is searched.
+
+        What else is said of a layout holds in all that are tried (`searched_alike`).
+        """
+        degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.zero, self.shard)
+        return self.fsdp or bool(self.stage_layers) or any(d is not None for d in degrees)
+
+    @property
+    def bounds_layout(self) -> bool:
+        """True if anything is said of the layout but the micro-batch."""
+        pipeline = self.interleave or self.schedule or self.offload or self.expert_tp
+        return self.says_layout or bool(pipeline) or self.recompute_mode() is not None
+
+    def least_batch(self, model: Model, seq_len: int, num_gpus: int, facts: Facts) -> int:
+        """Sequences whose multiples a batch on `num_gpus` has to be, by the layout or by what a search tries.
+
+        Source: `flopwise.search.space`: pipelines of powers of two, sequences cut while enough tokens are left.
+        Assumes: a pipeline that is given is to be filled; a search finds no tensor parallelism.
+        """
+        each = self.micro_batch or 1
+        if self.says_layout:
+            ranks = (self.tp or 1) * (self.pp or 1) * (self.cp or 1)
+            return max(1, num_gpus // ranks) * each * (self.pp or 1)
+        has, most = self.first_stack(facts).degrees, 1
+        if "pp" in has:
+            most *= 2 ** int(math.log2(min(defaults.SEARCHED_STAGES, model.stacks[0].num_layers)))
+        if "cp" in has:
+            most *= 2 ** int(math.log2(max(1, seq_len // defaults.CONTEXT_TOKENS)))
+        shared = 1
+        while 2 * shared <= most and num_gpus % (2 * shared) == 0:
+            shared *= 2
+        return num_gpus // shared * each
 
     @property
     def open_settings(self) -> frozenset[str]:
@@ -433,30 +502,53 @@ class TrainingSpec(Spec):
         Raises:
             SpecError: a degree does not divide what it has to; says which would.
         """
-        from flopwise.facts.software import RECOMPUTE
         from flopwise.ops.degrees import check_expert_parallel, check_tensor_parallel
-        from flopwise.training.layout import Layout
 
         tp, pp, cp, ep = self.tp or 1, self.pp or 1, self.cp or 1, self.ep or 1
         dp = self.dp or 1 if num_gpus is None else self._replicas(tp * pp * cp, num_gpus)
         check_tensor_parallel(model, tp)
         check_expert_parallel(model, ep)
-        self._check_parts(model)
         zero = self._zero()
         if "parameters" in self.offload and zero != 3:
             given = "; no stage is given (--zero 3, --fsdp)" if self.zero is None else f", not ZeRO {zero}"
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP{given}")
+        if pp == 1 and self.pipeline_option is not None:
+            raise SpecError(f"{self.pipeline_option} needs pipeline stages; give pp above 1")
+        return replace(
+            self.searched_alike(model), dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
+            micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
+            stage_layers=self.stage_layers,
+        )  # fmt: skip
+
+    def searched_alike(self, model: Model) -> Layout:
+        """The settings beside the columns of a search, as given: they hold in all layouts that are tried.
+
+        Raises:
+            SpecError: options that do not go together, or that name what the model has not.
+        """
+        from flopwise.facts.software import RECOMPUTE
+        from flopwise.training.layout import Layout, check_recompute
+
+        self._check_parts(model)
         if self.offload_layers and "activations" not in self.offload:
             raise OptionError("offload_layers", "goes with activations in host memory (--offload activations)")
-        return Layout(
-            dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
-            micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
+        layout = Layout(
             recompute=RECOMPUTE.index(self.recompute_mode() or "none"),
             recompute_every=self.recompute_every or 1, recompute_first=self.recompute_first or 0,
-            stage_layers=self.stage_layers, sequence_parallel=self.sequence_parallel,
-            offload_optimizer="optimizer" in self.offload, offload_parameters="parameters" in self.offload,
-            offload_activations="activations" in self.offload, offload_layers=self.offload_layers,
+            sequence_parallel=self.sequence_parallel, offload_optimizer="optimizer" in self.offload,
+            offload_parameters="parameters" in self.offload, offload_activations="activations" in self.offload,
+            offload_layers=self.offload_layers,
         )  # fmt: skip
+        check_recompute(layout)
+        return layout
+
+    @property
+    def pipeline_option(self) -> str | None:
+        """The option that only a pipeline can heed, in words; None where none is given."""
+        if self.schedule is not None:
+            self._schedule()
+            return f"schedule {self.schedule}"
+        return f"interleave {self.interleave}" if (self.interleave or 1) > 1 else None
 
     def recompute_mode(self) -> str | None:
         """The kind of recompute that is asked for, by its name or by what goes with it; None where nobody says.
@@ -488,10 +580,7 @@ class TrainingSpec(Spec):
 
         if self.schedule is None:
             return 0
-        code = schedule_code(self.schedule)
-        if (self.pp or 1) == 1:
-            raise SpecError(f"schedule {self.schedule} needs pipeline stages; give pp above 1")
-        return code
+        return schedule_code(self.schedule)
 
     @property
     def chunks(self) -> int:

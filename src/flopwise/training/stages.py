@@ -98,7 +98,9 @@ def recomputed_layers(edges: NDArray[np.int64], some: Partial) -> NDArray[np.boo
 def partials_of(layout: Layout) -> tuple[Partial, ...]:
     """The ways of partial recompute among the candidates of `layout`, in the order of a table's modes."""
     if layout.recompute_first:
-        return (Partial(first=layout.recompute_first * int(layout.interleave)),)
+        return tuple(
+            Partial(first=layout.recompute_first * n) for n in sorted(set(np.ravel(layout.interleave).tolist()))
+        )
     return tuple(Partial(every=n) for n in sorted(set(np.ravel(layout.recompute_every).tolist())) if n > 1)
 
 
@@ -106,7 +108,9 @@ def mode_index(layout: Layout, partials: tuple[Partial, ...]) -> Array:
     """Each candidate's place among the modes of a table with `partials`; shape of the columns."""
     modes = np.asarray(layout.recompute)
     if layout.recompute_first:
-        return np.where(modes == FULL, FULL + 1, modes)
+        firsts = np.array([some.first for some in partials])
+        place = np.searchsorted(firsts, layout.recompute_first * np.asarray(layout.interleave))
+        return np.where(modes == FULL, FULL + 1 + place, modes)
     every = np.asarray(layout.recompute_every)
     if every.max() == 1:
         return modes

@@ -20,7 +20,7 @@ from flopwise.cli.render import Screen, heading, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import defaults_of, options_of
 from flopwise.search.spec import WorkloadSpec
-from flopwise.units import HOUR_S, HOURS_PER_MONTH
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_number
 
 SERVED = [name for name in options_of(AlternativesSpec) if "lora" not in name]
 """What is said of the machines that serve."""
@@ -82,7 +82,7 @@ def _plain(value: Any) -> Any:
 
 MARKS = {"api": "A", "open": "O", "finetune": "F", "pretrain": "S"}
 SHOWN: dict[str, Callable[[float], str]] = {
-    "tokens": units.format_count, "USD": units.format_usd, "times": "{:.3g}".format, "months": "{:.0f}".format,
+    "tokens": units.format_count, "USD": units.format_usd, "times": format_number, "months": "{:.0f}".format,
 }  # fmt: skip
 WIDE = 30.0
 """Sums that lie so many times apart are drawn on a logarithmic axis."""
@@ -129,7 +129,7 @@ def _decision(made: Decision, paper: Screen) -> Iterator[str]:
 
 def _turn(turn: TippingPoint) -> tuple[Any, ...]:
     show = SHOWN[turn.unit]
-    times = None if turn.times is None else f"{turn.times:.3g}"
+    times = None if turn.times is None else f"{format_number(turn.times)}"
     at = _with_ends(turn, "at", show, never=turn.unit != "times")
     return (turn.input, show(turn.now), at, times, turn.then if turn.at is not None else None, turn.why or None)
 

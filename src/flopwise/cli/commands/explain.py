@@ -18,6 +18,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import choice, options_of, whole
 from flopwise.shapes.spec import ShapeSpec
+from flopwise.units import format_number
 
 if TYPE_CHECKING:
     from flopwise.changes.effects import Sensitivity
@@ -211,7 +212,7 @@ def _operations(answer: ShapeAnswer, paper: Screen) -> str:
 def _cells(o: KernelShape) -> tuple[Any, ...]:
     m, n, k = (None if v is None else f"{v:,.0f}" for v in (o.m, o.n, o.k))
     if o.kind == "grouped" and o.m is not None:
-        m = f"{o.groups:,.0f} x {o.m / o.groups:,.3g}"
+        m = f"{o.groups:,.0f} x {format_number(o.m / o.groups)}"
     waves = None if o.tiling is None else f"{o.tiling.waves:,.2f}"
     last = None if o.tiling is None else f"{100 * o.tiling.last_wave_frac:.0f} %"
     intensity = f"{o.intensity_flops_per_byte:,.0f}" if o.intensity_flops_per_byte >= 1 else None

@@ -18,6 +18,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import CONTEXT, NAMES, options_of
 from flopwise.serving.spec import DEFAULT_CONTEXT, DEFAULT_OUTPUT, ServingSpec
+from flopwise.units import format_number
 
 if TYPE_CHECKING:
     from flopwise.changes.format_fit import FitAnswer, FormatFit
@@ -89,7 +90,7 @@ def _pass_cells(row: FormatFit) -> tuple[str | None, ...]:
     """Speed of a model that answers in one pass, and its latency at that speed."""
     if row.service is None:
         return (None, None)
-    return f"{row.service.throughput.value:,.3g}", units.format_seconds(row.service.ttft_s.value)
+    return f"{format_number(row.service.throughput.value)}", units.format_seconds(row.service.ttft_s.value)
 
 
 def _quality_share(row: FormatFit) -> str | None:

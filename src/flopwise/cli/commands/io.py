@@ -15,6 +15,7 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import choice
 from flopwise.storage.spec import SampleSpec, StorageRequest
+from flopwise.units import format_number
 
 if TYPE_CHECKING:
     from flopwise.storage.bandwidth import StorageAnswer
@@ -112,7 +113,7 @@ def _demand_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
         ("a sample", f"{units.format_flops(work.flops_per_sample)}, {size_text(answer.read_bytes, base)} read"),
         ("bytes per FLOP", f"{per_tera} per TFLOP, or {per_peta} per PFLOP/s"),
         ("achieved", f"{units.format_rate(answer.achieved_flops_per_s, 'FLOP/s')}{of_peak} ({ORIGINS[speed.origin]})"),
-        ("samples", f"{speed.samples_per_s:,.4g}/s per accelerator"),
+        ("samples", f"{format_number(speed.samples_per_s, 4)}/s per accelerator"),
         ("per accelerator", each),
         (f"per node of {answer.gpus_per_node}", rate_text(answer.read_bytes_per_s_per_node, base)),
         ("total", rate_text(answer.read_bytes_per_s_total, base)),
@@ -168,7 +169,7 @@ def _checkpoint_rows(answer: StorageAnswer, base: str) -> list[tuple[str, Any]]:
             each = rate_text(saved.write_bytes_per_s / answer.num_nodes, base)
             written = rate_text(saved.write_bytes_per_s, base)
             how = f"{written} in total, {each} per node, for one every {every} that takes {share} of the time"
-            assumed = "; the interval follows from the failure rate (--checkpoint-interval)"
+            assumed = "; the interval is the one that loses least (--checkpoint-interval)"
             rows.append(("to write", how + assumed * saved.interval_assumed))
         if saved.restore_bytes_per_s is not None and saved.restore_within_s is not None:
             within = units.format_seconds(saved.restore_within_s)

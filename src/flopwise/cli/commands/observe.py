@@ -17,6 +17,7 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.observations.spec import ObserveSpec
 from flopwise.options import FILE
 from flopwise.results import plain
+from flopwise.units import format_number
 
 if TYPE_CHECKING:
     from flopwise.observations.observation import Observation, ObservedLatency
@@ -70,17 +71,19 @@ def _report(seen: Observation, paper: Screen) -> Iterator[str]:
         paper,
     )
     percent, second = units.format_percent, units.format_seconds
+    mean_in, mean_out = (format_number(mean or 0, 4) for mean in (seen.input_tokens, seen.output_tokens))
+    each = format_number(seen.tokens_per_step or 0)
     shown = (
-        ("answered", f"{seen.requests:,}: {seen.requests_per_s:,.3g}/s", True),
+        ("answered", f"{seen.requests:,}: {format_number(seen.requests_per_s)}/s", True),
         ("failed", f"{seen.failed:,}", seen.failed),
-        ("lengths", f"{seen.input_tokens or 0:,.4g} tokens in, {seen.output_tokens or 0:,.4g} out on average", True),
+        ("lengths", f"{mean_in} tokens in, {mean_out} out on average", True),
         ("in flight", _with_most(seen.running, seen.most_running, "running"), seen.running is not None),
         ("queue", _with_most(seen.waiting, seen.most_waiting, "waiting"), seen.waiting is not None),
         ("cache", f"{percent(seen.cache_frac or 0)} filled on average", seen.cache_frac is not None),
         ("prefix hits", f"{percent(seen.cached_frac or 0)} of prompt tokens", seen.cached_frac is not None),
         ("a request", f"{second(seen.queue_s or 0)} queued, {second(seen.prefill_s or 0)} in prefill",
          seen.queue_s is not None and seen.prefill_s is not None),
-        ("a step", f"{second(seen.step_s or 0)}, {seen.tokens_per_step or 0:,.3g} tokens", seen.step_s is not None),
+        ("a step", f"{second(seen.step_s or 0)}, {each} tokens", seen.step_s is not None),
         ("preempted", f"{seen.preemptions or 0:,}", seen.preemptions),
     )  # fmt: skip
     yield pairs([(name, text) for name, text, there in shown if there], paper)
@@ -106,4 +109,4 @@ def _cells(latency: ObservedLatency) -> list[str | None]:
 
 
 def _with_most(mean: float | None, most: float | None, what: str) -> str:
-    return f"{mean or 0:,.3g} {what} on average, {most or 0:,.3g} at most"
+    return f"{format_number(mean or 0)} {what} on average, {format_number(most or 0)} at most"

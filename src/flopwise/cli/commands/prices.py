@@ -245,8 +245,8 @@ def _own(row: OwnPrice) -> tuple[Any, ...]:
     if row.usd_per_gpu_hour_low != row.usd_per_gpu_hour_high:
         hour += f" ({_hourly(row.usd_per_gpu_hour_low)} to {_hourly(row.usd_per_gpu_hour_high)})"
     cloud = row.against[0] if row.against else None
-    flops = None if row.per_pflop_hour is None else f"{units.in_currency(row.per_pflop_hour):.3g}"
-    speed = None if row.per_tb_per_s_hour is None else f"{units.in_currency(row.per_tb_per_s_hour):.3g}"
+    flops = None if row.per_pflop_hour is None else units.format_number(units.in_currency(row.per_pflop_hour))
+    speed = None if row.per_tb_per_s_hour is None else units.format_number(units.in_currency(row.per_tb_per_s_hour))
     return (
         row.accelerator, row.grade, units.format_bytes(row.hbm_bytes), units.format_usd(row.price_usd), hour, flops,
         speed, *(_cheapest(cloud) if cloud is not None else (None, None, None)), row.price_date,

@@ -17,6 +17,7 @@ from flopwise.facts.spec import SourceSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import BYTES, FLAG, FLOPS, name, options_of
 from flopwise.training.spec import DataSpec
+from flopwise.units import format_number
 
 if TYPE_CHECKING:
     from flopwise.cost.roofline import RooflineAnswer
@@ -75,7 +76,12 @@ def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(
         [
             ("work", f"{units.format_flops(answer.flops)} in {answer.dtype}, {units.format_bytes(answer.bytes)}"),
-            ("intensity", None if intensity is None else f"{intensity:,.4g} FLOP/byte; the ridge is at {ridge:,.4g}"),
+            (
+                "intensity",
+                None
+                if intensity is None
+                else f"{format_number(intensity, 4)} FLOP/byte; the ridge is at {format_number(ridge, 4)}",
+            ),
             ("achieved rates", f"{compute} of compute, {memory} of bandwidth ({answer.efficiency_source})"),
             *answer.settings,
         ],
@@ -99,7 +105,7 @@ def lines(answer: RooflineAnswer, paper: Screen) -> Iterator[str]:
         rows = [*rows[:1], *_limits(answer)]
     else:
         if answer.samples_per_s is not None:
-            rows.append(("samples", f"{answer.samples_per_s:,.4g}/s"))
+            rows.append(("samples", f"{format_number(answer.samples_per_s, 4)}/s"))
         rows += [("cost", units.format_cost(answer.cost_usd)), ("energy", parts.energy(answer.energy_joules))]
     yield pairs(rows, paper)
     yield parts.assumption_list(answer.assumptions)
@@ -113,7 +119,7 @@ def _limits(answer: RooflineAnswer) -> list[tuple[str, Any]]:
             "note",
             "an upper limit of speed: the traffic of activations is unknown and not counted; convolutions run slower",
         ),
-        ("samples", f"at most {answer.samples_per_s_at_most:,.4g}/s"),
+        ("samples", f"at most {format_number(answer.samples_per_s_at_most or 0.0, 4)}/s"),
         ("cost", None if cost is None else f"at least {cost}"),
         ("energy", None if energy is None else f"at least {energy}"),
     ]

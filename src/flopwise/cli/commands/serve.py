@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +31,7 @@ from flopwise.serving.spec import (
     StartSpec,
     TechniqueRequest,
 )
+from flopwise.units import format_number
 
 if TYPE_CHECKING:
     from flopwise.serving.answer import ServeAnswer
@@ -219,11 +221,13 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
         most += ", each with half of its answer on average; "
         most += f"{estimate.max_whole_contexts * replicas:,} at full length"
     if estimate.tpot_s is None or tokens is None:
-        ends = units.format_interval(requests.low * replicas, requests.high * replicas, "{:,.4g}".format)
+        ends = units.format_interval(
+            requests.low * replicas, requests.high * replicas, partial(format_number, digits=4)
+        )
         return [
             ("latency", _seconds(estimate.ttft_s)),
-            ("throughput", f"{requests.value * replicas:,.4g} inputs/s {ends}"),
-            ("per accelerator", f"{requests.value / estimate.num_gpus:,.4g} inputs/s"),
+            ("throughput", f"{format_number(requests.value * replicas, 4)} inputs/s {ends}"),
+            ("per accelerator", f"{format_number(requests.value / estimate.num_gpus, 4)} inputs/s"),
             ("batch", f"{_inputs(together)} at once; at most {most}"),
         ]
     rows: list[tuple[str, Any]] = []
@@ -239,7 +243,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
         rows.append(("per user", f"{1 / estimate.tpot_s.value:,.1f} tokens/s"))
     at_once = f"{together:,.0f}" if together >= 10 else f"{together:.2g}"
     decoding = f" with {at_once} decoding at once" if estimate.job.output_tokens > 1 else ""
-    rows.append(("requests", f"{requests.value * replicas:,.3g}/s{decoding}"))
+    rows.append(("requests", f"{format_number(requests.value * replicas)}/s{decoding}"))
     room = f"{whole(estimate.kv_capacity_tokens * replicas)} tokens {units.format_interval(*tokens_ends, whole)}"
     rows += [("at most", most), ("cache", room)]
     if drafts is not None:
@@ -253,7 +257,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
 
 def _tokens(per_s: float) -> str:
     """Whole tokens per second, below a hundred to three digits."""
-    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{format_number(per_s)}"
 
 
 def _seconds(value: Ranged) -> str:

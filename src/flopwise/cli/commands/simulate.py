@@ -31,6 +31,7 @@ from flopwise.serving.spec import (
     ServingSpec,
     TechniqueRequest,
 )
+from flopwise.units import format_number
 
 if TYPE_CHECKING:
     from flopwise.observations.comparison import ReplayComparison
@@ -375,14 +376,12 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
     summary, share, generates = answer.summary, units.format_percent, answer.job.decodes
     targets = zip(("TTFT", "TPOT", "request"), answer.slo, strict=True)
     slo = ", ".join(f"{name} {units.format_seconds(limit)}" for name, limit in targets if limit is not None)
-    goodput = f"{summary.goodput_per_s:,.3g}/s: {share(summary.goodput_frac)} of requests within {slo}"
+    goodput = f"{format_number(summary.goodput_per_s)}/s: {share(summary.goodput_frac)} of requests within {slo}"
     usd = units.format_cost(answer.usd_per_million_output_tokens)
-    paid = f"{units.format_cost(answer.cost_usd)} for {summary.replica_hours:,.3g} replica-hours"
+    paid = f"{units.format_cost(answer.cost_usd)} for {format_number(summary.replica_hours)} replica-hours"
+    answered = format_number(summary.requests_per_s)
     rows = [
-        (
-            "answered",
-            f"{summary.completed:,} in {units.format_seconds(summary.duration_s)}: {summary.requests_per_s:,.3g}/s",
-        ),
+        ("answered", f"{summary.completed:,} in {units.format_seconds(summary.duration_s)}: {answered}/s"),
         ("goodput", goodput if slo else None),
         (
             "throughput",
@@ -391,7 +390,10 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
             else f"{summary.total_tokens_per_s - summary.output_tokens_per_s:,.0f} input tokens/s",
         ),
         ("busy", f"{share(summary.utilisation_frac)} of the time in engine steps"),
-        ("in flight", f"{summary.mean_running:,.3g} running and {summary.mean_queue:,.3g} waiting on average"),
+        (
+            "in flight",
+            f"{format_number(summary.mean_running)} running and {format_number(summary.mean_queue)} waiting on average",
+        ),
         (
             "cache",
             f"{share(summary.kv_mean_frac)} filled on average, {share(summary.kv_peak_frac)} at most"
@@ -415,7 +417,10 @@ def _session_lines(answer: SimulateAnswer, paper: Screen) -> Iterator[str]:
     rows = []
     if report.sessions:
         rows.append(
-            ("sessions", f"{report.ended:,} of {report.sessions:,} ended, {report.turns_per_session:,.3g} turns each")
+            (
+                "sessions",
+                f"{report.ended:,} of {report.sessions:,} ended, {format_number(report.turns_per_session)} turns each",
+            )
         )
     if isfinite(turn_s["p95"]):
         later = f"{units.format_seconds(turn_s['p50'])}, {units.format_seconds(turn_s['p95'])} at p95"
@@ -460,9 +465,9 @@ def autoscale_lines(answer: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
     """The run as people read it: against fixed numbers of replicas, and over time."""
     yield from _summary_lines(answer.answer, paper, most=True)
     scaled, line = answer.elastic, answer.elastic.line
-    starting = f"{scaled.starts:,}: {scaled.starting_s / units.HOUR_S:,.3g} replica-hours until they served"
-    mean = f"{scaled.mean:,.3g}"
-    paid = f"{scaled.paid_s / units.HOUR_S:,.4g}, {mean} replica{'s' * (mean != '1')} on average"
+    starting = f"{scaled.starts:,}: {format_number(scaled.starting_s / units.HOUR_S)} replica-hours until they served"
+    mean = f"{format_number(scaled.mean)}"
+    paid = f"{format_number(scaled.paid_s / units.HOUR_S, 4)}, {mean} replica{'s' * (mean != '1')} on average"
     yield pairs([("cold starts", starting), ("replica-hours", paid)], paper)
     yield heading("Against fixed numbers of replicas", paper)
     objective = any(limit is not None for limit in answer.answer.slo)
@@ -473,7 +478,7 @@ def autoscale_lines(answer: AutoscaleAnswer, paper: Screen) -> Iterator[str]:
     if answer.unreached is not None:
         yield f"There is no fixed peak: {answer.unreached}."
     if len(line.time_s) >= 3:
-        seen, times, count = scaled.simulated.timeline, line.time_s, "{:,.3g}".format
+        seen, times, count = scaled.simulated.timeline, line.time_s, format_number
         arrivals = Series("arrivals", list(zip(*answer.arrivals, strict=True)), line=True)
         there = [_curve("starting as well", times, line.ready + line.starting), _curve("ready", times, line.ready)]
         flight = [_curve("running", times, seen.running), _curve("waiting", times, seen.queue)]
@@ -486,11 +491,11 @@ def _cells(one: Provision, *, objective: bool) -> list[Any]:
     summary = one.summary
     seconds = (summary.ttft_s.p50, summary.ttft_s.p99, summary.tpot_s.p99)
     return [
-        f"{one.replicas:,.3g}",
+        f"{format_number(one.replicas)}",
         one.most,
         units.format_percent(summary.goodput_frac, 2) if objective else None,
         *(units.format_seconds(s) if isfinite(s) else None for s in seconds),
-        f"{one.replica_hours:,.3g}",
+        f"{format_number(one.replica_hours)}",
         units.format_cost(one.cost_usd),
     ]
 
@@ -528,7 +533,7 @@ def batch_lines(answer: BatchAnswer, paper: Screen) -> Iterator[str]:
     after = ["done after", *(second(done.percentile("seconds", share)) for share in SHARES.values())]
     yield table(["", *(f">{name}" for name in SHARES)], [after, ["cost", *usd]], paper)
     rows = [
-        ("interruptions", f"{float(done.interruptions.mean()):,.3g} on average"),
+        ("interruptions", f"{format_number(float(done.interruptions.mean()))} on average"),
         ("useful", f"{percent(answer.long_run_frac)} of a spot worker's time in the long run"),
     ]
     if done.met_frac is not None:
@@ -598,7 +603,7 @@ def replay_lines(compared: ReplayComparison, paper: Screen) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.3g}"
+    return f"{format_number(value)}"
 
 
 def _seconds_text(seconds: float | None) -> str | None:

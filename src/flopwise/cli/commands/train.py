@@ -25,6 +25,7 @@ from flopwise.options import FLAG, options_of
 from flopwise.results import attributes, notes
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
+from flopwise.units import format_number
 
 if TYPE_CHECKING:
     from flopwise.search.scaling import CompareAnswer, ScalingPoint
@@ -60,8 +61,9 @@ OF_RUNS = ("tokens", "samples", "epochs", *options_of(ReadsSpec), *options_of(Ru
 def command(*, model: str, compare: bool, weak: bool, explain: bool, **given: Any) -> None:
     """Step time, throughput, utilisation, memory, and the run's cost.
 
-    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp, --shard the fastest layout that fits is used. A layout that
-    does not fit is still estimated, unless it certainly cannot run; the exit code is then 1.
+    Without --dp, --tp, --pp, --cp, --ep, --zero, --fsdp, --shard, --stage-layers the fastest layout that fits is used;
+    any other option of a layout holds in all that are tried. A layout that does not fit is still estimated, unless it
+    certainly cannot run; the exit code is then 1.
     """
     if compare:
         from flopwise.api.compare import compare as compared
@@ -235,7 +237,10 @@ def _run_rows(
     each = "; ".join(f"{units.format_cost(usd)} per {name.replace('_', ' ')}" for name, usd in unit_usd.items())
     return [
         ("time", with_ends("seconds", seconds)),
-        ("accelerator-hours", f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else f"{run.gpu_hours:,.3g}"),
+        (
+            "accelerator-hours",
+            f"{run.gpu_hours:,.0f}" if run.gpu_hours >= 100 else format_number(run.gpu_hours),
+        ),
         ("goodput", f"{units.format_percent(run.goodput_frac)} of the time makes progress"),
         ("interruptions", _interruptions(run)),
         ("checkpoint", saved if run.checkpoint_bytes else None),
@@ -252,7 +257,7 @@ def _interruptions(run: StepRun) -> str:
     expected = run.interruptions
     every = f"one every {units.format_seconds(run.mtbf_s)}"
     if expected >= 1:
-        return f"{expected:,.3g} expected, {every}"
+        return f"{format_number(expected)} expected, {every}"
     chance = -expm1(-expected)
     return f"{units.format_percent(chance) if chance >= 0.001 else 'under 0.1 %'} chance of one; {every}"
 

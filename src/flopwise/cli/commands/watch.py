@@ -16,7 +16,7 @@ from flopwise.cli.parts import bullets
 from flopwise.cli.render import Screen, heading, pairs, plain_text, screen, table, verdict
 from flopwise.options import FLAG, name, whole
 from flopwise.telemetry.spec import WatchSpec
-from flopwise.units import format_percent, format_seconds, format_usd
+from flopwise.units import format_number, format_percent, format_seconds, format_usd
 
 if TYPE_CHECKING:
     from flopwise.telemetry.diagnosis import BoundRule
@@ -228,8 +228,8 @@ def _job_pairs(status: WatchStatus) -> Iterator[tuple[str, Any]]:
             planned = ""
             if measure in plan.figures:
                 value, low, high = plan.figures[measure]
-                planned = f" (planned {value:,.4g}, {low:,.4g} to {high:,.4g})"
-            yield words, f"{job[measure]:,.4g}{planned}"
+                planned = f" (planned {format_number(value, 4)}, {format_number(low, 4)} to {format_number(high, 4)})"
+            yield words, f"{format_number(job[measure], 4)}{planned}"
     for measure, words in (("ttft", "first token"), ("tpot", "time of a token"), ("latency", "whole answer")):
         percentiles = [(p, job[f"{measure}_p{p}_s"]) for p in (50, 95, 99) if f"{measure}_p{p}_s" in job]
         if percentiles:
