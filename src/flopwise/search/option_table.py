@@ -151,7 +151,7 @@ class OptionTable:
 
     @cached_property
     def machine_loads(self) -> MachineLoads:
-        """How far a service fills its machines."""
+        """The share of its machines that a service fills."""
         inside = np.repeat(np.array([one.node.count for one in self.options], dtype=np.int64), self.sizes)
         replicas, busy = (
             self._column(lambda one: one.deployments.replicas),

@@ -105,7 +105,7 @@ class Estimates(Protocol):
 
     @property
     def machine_loads(self) -> MachineLoads:
-        """How far a service fills its machines."""
+        """The share of its machines that a service fills."""
 
 
 class Latencies(Protocol):
@@ -182,7 +182,7 @@ def pace_ends(option: ServingOption) -> tuple[float, float]:
 
 
 class MachineLoads(NamedTuple):
-    """How far the load of a service fills the machines that are planned for it, by row."""
+    """The share of the planned machines that the load of a service fills, by row."""
 
     instances: Floats
     filled: Floats  # share of them
@@ -305,7 +305,7 @@ class ServingOption(PlanOption):
 
     @property
     def machine_loads(self) -> MachineLoads:
-        """How far a service fills its machines."""
+        """The share of its machines that a service fills."""
         if self.shared.loads is None:
             each = gpus_each(partial(getattr, self.deployments))
             self.shared.loads = MachineLoads.of(self.deployments, self.instances, each, self.node.count)

@@ -68,7 +68,7 @@ def quotient(_typing, _number, _by):
 
 @inner
 def remainder(number, by):
-    """What is left of a number that is divided by another, where neither is negative."""
+    """The rest of a division, where neither number is negative."""
     return number - quotient(number, by) * by
 
 
@@ -986,7 +986,7 @@ def run(w, p, a, reached):
 
 @inner
 def takes(p, when):
-    """Whether a replica takes requests at `when`."""
+    """True if a replica takes requests at `when`."""
     return p.accepts and p.on <= when
 
 
