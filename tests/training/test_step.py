@@ -16,6 +16,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
+from flopwise.training import estimate as training_step
 from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
@@ -88,6 +89,14 @@ def test_no_end_of_an_interval_is_faster_than_the_device() -> None:
     (nearest, *_) = flopwise.plan(late | {"constraints": limits}).misses
     assert nearest.meets["deadline"] == 0.0
     assert (nearest.seconds_low or 0.0) > 6 * 24 * 3600
+
+
+def test_a_wide_band_of_complete_inputs_ends_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8).estimate.job
+    real = training_step.training_band
+    monkeypatch.setattr(training_step, "training_band", lambda one: replace(real(one), high=10.0))
+    found = estimate(job)
+    assert found.high == pytest.approx(found.tokens_per_s_per_gpu * found.step_s / found.lower_bound_s)
 
 
 def test_pipeline_bubble_is_narayanans() -> None:
