@@ -93,6 +93,7 @@ def test_no_end_of_an_interval_is_faster_than_the_device() -> None:
 
 def test_a_wide_band_of_complete_inputs_ends_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
     job = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8).estimate.job
+    assert isinstance(job, TrainJob)
     real = training_step.training_band
     monkeypatch.setattr(training_step, "training_band", lambda one: replace(real(one), high=10.0))
     found = estimate(job)

@@ -17,7 +17,7 @@ from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
 from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.trace import PS, RequestTrace
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
-from flopwise.units import HOUR_S, format_cost, format_percent, format_price, format_seconds
+from flopwise.units import HOUR_S, format_cost, format_number, format_percent, format_price, format_seconds
 from flopwise.values import dataclass, replace
 
 
@@ -92,7 +92,7 @@ class SimulateAnswer(Result):
                 low, high = self.intervals[name]["p95"]
                 interval = "80 % interval: " * (not seen)
                 seen.append(f"{title} {second(p.p95)} ({interval}{second(low)} to {second(high)})")
-        text = f"{summary.requests_per_s:,.3g} requests/s answered, {' and '.join(seen)} at p95"
+        text = f"{format_number(summary.requests_per_s)} requests/s answered, {' and '.join(seen)} at p95"
         if any(limit is not None for limit in self.slo):
             text += f"; {format_percent(summary.goodput_frac)} of requests meet every target"
         if summary.mean_queue > max(summary.mean_running, 1.0):
@@ -290,7 +290,7 @@ def replica_size(request: SimulationRequest, replicas: int) -> str:
 
 def _settings(request: SimulationRequest, replicas: int) -> tuple[tuple[str, str], ...]:
     job, trace, traffic, scheduling = request.job, request.trace, request.traffic, request.scheduling
-    rate = f"{trace.requests_per_s:,.3g}/s" if isfinite(trace.requests_per_s) else "all at once"
+    rate = f"{format_number(trace.requests_per_s)}/s" if isfinite(trace.requests_per_s) else "all at once"
     rate = "each after an answer" if traffic.users else rate
     arrivals = {"poisson": "Poisson"}.get(traffic.arrivals, traffic.arrivals)
     users = f"of {traffic.users:,} users" if traffic.users else f"with {arrivals} arrivals"

@@ -29,7 +29,7 @@ from flopwise.serving.sim.trace import read_trace_columns
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, BatchRequest
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
-from flopwise.units import DAY_S, HOUR_S, format_chance, format_items, format_seconds, format_usd
+from flopwise.units import DAY_S, HOUR_S, format_chance, format_items, format_number, format_seconds, format_usd
 from flopwise.values import dataclass, replace
 
 Seconds = NDArray[np.float64]
@@ -214,9 +214,9 @@ def simulate_queue(
         raise SpecError("fallback workers need a deadline, and none is given")
     if long_run_frac(queue) < LEAST_FRAC:
         raise InfeasibleError(
-            f"a worker is interrupted every {1 / queue.interruptions_per_s:.3g} s on average, takes "
-            f"{queue.boot_s:.3g} s to boot and {queue.flight_s:.3g} s for a request: the queue never empties; use "
-            "on-demand workers, or save progress more often"
+            f"a worker is interrupted every {format_seconds(1 / queue.interruptions_per_s)} on average, takes "
+            f"{format_seconds(queue.boot_s)} to boot and {format_seconds(queue.flight_s)} for a request: the queue "
+            "never empties; use on-demand workers, or save progress more often"
         )
     rows = []
     for trial, factor in enumerate(factors.tolist(), 1):
@@ -637,8 +637,11 @@ def _settings(
         ("weights", f"{job.weights.name}; KV cache {job.kv_dtype.name}; engine {job.engine.name}"),
         *technique_settings(job),
         ("lengths", f"{job.input_tokens:,} tokens in, {job.output_tokens:,} out on average"),
-        ("a worker", f"{queue.requests_per_s:,.3g} requests/s with {queue.in_flight:,.0f} in flight"),
-        ("interruptions", f"{rate * DAY_S:,.3g} per day and {what}; replaced after {format_seconds(queue.replace_s)}"),
+        ("a worker", f"{format_number(queue.requests_per_s)} requests/s with {queue.in_flight:,.0f} in flight"),
+        (
+            "interruptions",
+            f"{format_number(rate * DAY_S)} per day and {what}; replaced after {format_seconds(queue.replace_s)}",
+        ),
         ("boot", format_seconds(queue.boot_s)),
         ("progress", "requests in flight start again" if every is None else f"saved every {format_seconds(every)}"),
         ("deadline", "none" if queue.deadline_s is None else format_seconds(queue.deadline_s)),

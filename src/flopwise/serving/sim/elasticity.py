@@ -20,7 +20,7 @@ from flopwise.serving.sim.request import ResponseCache, SimulationRequest
 from flopwise.serving.sim.result import RunSummary, Slo
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
-from flopwise.units import HOUR_S, format_cost, format_items, format_seconds
+from flopwise.units import HOUR_S, format_cost, format_items, format_number, format_seconds
 from flopwise.values import dataclass, replace
 
 BY_REPLICA = frozenset({"queue", "concurrency"})
@@ -105,7 +105,7 @@ class AutoscaleAnswer(Result):
             bare = request.without_cache
             rows.append(_elastic_row("autoscaler without cache", bare, bare.run_elastic(rule), slo))
         answer = simulation_answer(request, run.simulated, replicas=run.most, slo=slo, hours=run.paid_s / HOUR_S)
-        count = f"{run.mean:,.3g} on average, {run.most:,} at most"
+        count = f"{format_number(run.mean)} on average, {run.most:,} at most"
         replicas = ("replicas", f"{count}, {replica_size(request, run.most)}")
         cold = format_seconds(rule.starts_in_s)
         text = (
@@ -127,12 +127,13 @@ class AutoscaleAnswer(Result):
         """The answer in a sentence: the replicas and their price, what users see, and what the fixed peak costs."""
         mine, peak = self.provisions[0], next((p for p in self.provisions if p.name == FIXED_PEAK), None)
         price = format_cost(mine.cost_usd)
-        mean = f"{mine.replicas:,.3g}"
+        mean = format_number(mine.replicas)
         count = f"{mean} replica{'s' * (mean != '1')} on average"
         replicas = f"{count}, {mine.most:,} at most{f', for {price}' if price else ''}"
         against = ""
         if peak is not None:
-            hours = f"take {peak.replica_hours:,.3g} replica-hours instead of {mine.replica_hours:,.3g}"
+            most, least = map(format_number, (peak.replica_hours, mine.replica_hours))
+            hours = f"take {most} replica-hours instead of {least}"
             bill = f"cost {format_cost(peak.cost_usd)}" if peak.cost_usd is not None else hours
             against = f" {format_items(peak.most, 'fixed replica')} would {bill}."
         return f"{replicas}: {self.answer.verdict}{against}"

@@ -15,7 +15,7 @@ from flopwise.serving.sim.profiles import HOURS_PER_WEEK, weekly_rates
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import CHAINED_SUFFIX, RequestTrace, read_chained_trace, read_trace_columns, trace
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT
-from flopwise.units import DAY_S, HOUR_S
+from flopwise.units import DAY_S, HOUR_S, format_number
 from flopwise.values import replace
 
 Seconds = NDArray[np.float64]
@@ -46,7 +46,7 @@ def _expected_requests(rate_per_s: float, duration_s: float) -> float:
     expected = rate_per_s * duration_s
     if expected > MOST_REQUESTS:
         raise SpecError(
-            f"{rate_per_s:g} requests/s for {duration_s:g} s are {expected:.3g} requests; allowed: up to "
+            f"{rate_per_s:g} requests/s for {duration_s:g} s are {format_number(expected)} requests; allowed: up to "
             f"{MOST_REQUESTS:,} (shorten the duration)"
         )
     return expected
