@@ -11,7 +11,7 @@ with its error under constants that have not seen its source; rows that are youn
 
 Bands know nothing of data/coverage.json: its spreads of families of devices are measured against them afterwards. The
 bias of few sources is nobody else's: where a class has fewer than `MANY_SOURCES`, its band holds the estimate itself.
-What is known worse (`WORSE`) is never surer than what it stands beside.
+What is known worse (`WORSE`) says nothing of what it stands beside, and is never surer than that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import argparse
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,14 +137,28 @@ def fit(points: Sequence[Point], floor: float) -> Band:
     return Band(min(low, median - floor), median, max(high, median + floor))
 
 
-def classes(points: Sequence[Point]) -> dict[str, list[Point]]:
-    """Points of every class and of the classes above it."""
+def members(points: Sequence[Point]) -> dict[str, list[Point]]:
+    """Points of every class and of the classes above it; what is known worse counts in its own class alone."""
     groups: dict[str, list[Point]] = defaultdict(list)
     for p in points:
-        parts = p.name.split(".")
-        for count in range(1, len(parts) + 1):
-            groups[".".join(parts[:count])].append(p)
+        for name in [p.name] if p.name.endswith(WORSE) else above(p.name):
+            groups[name].append(p)
     return dict(sorted(groups.items()))
+
+
+def above(name: str) -> list[str]:
+    """The names of a class and of those above it, the topmost first."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def classes(points: Sequence[Point]) -> dict[str, list[Point]]:
+    """As `members`; a class that is known worse and has few points has those of all such classes near it."""
+    groups, worse = members(points), [p for p in points if p.name.endswith(WORSE)]
+    for name in [name for name in groups if name.endswith(WORSE)]:
+        wider = ([p for p in worse if p.name.startswith(f"{one}.")] for one in reversed(above(name)[:-1]))
+        groups[name] = next((some for some in (groups[name], *wider) if enough(some)), worse)
+    return groups
 
 
 def enough(points: Sequence[Point]) -> bool:
@@ -157,10 +171,9 @@ def bands(points: Sequence[Point], floor: float) -> dict[str, Band]:
     return {name: fit(own, floor) for name, own in classes(points).items() if enough(own) or "." not in name}
 
 
-def nearest(fitted: dict[str, Band], name: str) -> str | None:
+def nearest(fitted: Collection[str], name: str) -> str | None:
     """The nearest class at or above `name` that has a band."""
-    parts = name.split(".")
-    return next((n for c in range(len(parts), 0, -1) if (n := ".".join(parts[:c])) in fitted), None)
+    return next((one for one in reversed(above(name)) if one in fitted), None)
 
 
 def inside(fitted: dict[str, Band], points: Sequence[Point], factor: float) -> list[bool]:
@@ -213,10 +226,10 @@ def factor_for(folds: Folds, least: float = 1.0) -> float:
 
 def class_factors(kind: str, folds: Folds) -> dict[str, float]:
     """The factor on the spread of each class: its own where classes must hold by themselves, or it has many sources."""
-    names = sorted({name for _, points in folds for name in classes(points)})
+    names = sorted({name for _, points in folds for name in members(points)})
     out = {} if kind in BY_CLASS else dict.fromkeys(names, factor_for(folds))
     for name in names:
-        own = [(fitted, classes(points).get(name, [])) for fitted, points in folds]
+        own = [(fitted, members(points).get(name, [])) for fitted, points in folds]
         own = [(fitted, points) for fitted, points in own if points]
         if kind in BY_CLASS or len(own) >= MANY_SOURCES:
             out[name] = factor_for(own, LEAST_FACTOR if kind in BY_CLASS else 1.0)
@@ -265,7 +278,8 @@ def main() -> None:
                 low, high = min(low, 0.0), max(high, 0.0)
             median = band.median
             if name.endswith(WORSE):
-                low, median, high = outside((low, median, high), out[name.rpartition(".")[0]])
+                beside = nearest(out, name.rpartition(".")[0]) or kind
+                low, median, high = outside((low, median, high), out[beside])
             ends = zip(("low", "median", "high"), (low, median, high), strict=True)
             out[name] = {end: round(math.exp(value), 4) for end, value in ends} | {"rows": len(own[name])}
             shown = (f"{out[name][q]:.3f}" for q in ("low", "median", "high"))
