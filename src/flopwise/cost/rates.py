@@ -59,8 +59,8 @@ MEASURED_WATTS, MEASURED_POWER = "measured_w_per_flop", "measured_power"
 """Parameter: power limit over peak rate of the device whose products were measured; and what `rates` makes of it."""
 OF_TRAINING = "train_"
 """Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""
-BLENDED = frozenset({"fp8_splits_k"})
-"""Figures that formulas take as shares of two ways, whatever they are."""
+SAME_FORMULA = frozenset({"fp8_splits_k", MEASURED_POWER})
+"""Figures that change no kernel's formula by being 0: a share of two ways, and what goes into rates before kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +93,10 @@ class Rates:
     def form(self) -> tuple[object, ...]:
         """Key that is equal for devices with the same formulas: which figures they have, and which of these are 0.
 
-        Those of `BLENDED` count as alike.
+        Those of `SAME_FORMULA` count as alike.
         """
         figures = (
-            frozenset((name, name in BLENDED or bool(value)) for name, value in each.items())
+            frozenset((name, name in SAME_FORMULA or bool(value)) for name, value in each.items())
             for each in (self.peak, self.value)
         )
         return (self.is_host, self.compiles, self.matrix_unit_dim, bool(self.l2_bytes), *figures)

@@ -161,7 +161,8 @@ def _fault_text(address: Path | URL, fault: BaseException | None) -> str:
 def _sqlite(path: Path, *, create: bool) -> Engine:
     """An engine that opens a new connection for each transaction, so that no connection outlives a fork."""
     try:
-        is_folder, exists = path.is_dir(), path.exists() and (create or path.stat().st_size > 0)
+        is_empty = path.is_file() and path.stat().st_size == 0
+        is_folder, exists = path.is_dir(), path.exists() and (create or not is_empty)
     except PermissionError:
         raise SpecError(
             f"{path} cannot be reached: permission denied for one of its folders; "
