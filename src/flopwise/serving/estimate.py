@@ -558,8 +558,8 @@ def _serve_estimate(
             throughput, low=min(low, rate), high=min(throughput.high, max(rate, job.arrivals_per_s))
         )  # fmt: skip
     elif job.concurrency == 1 and job.requests is None:  # one answer after another: as long as each takes
-        most = max(rate, most_per_s)
-        throughput = replace(throughput, low=rate * e2e_s / e2e_high, high=min(rate * e2e_s / e2e_low, most))
+        high = min(rate * e2e_s / e2e_low, max(rate, most_per_s))
+        throughput = replace(throughput, low=rate * e2e_s / e2e_high, high=high)
     joules, rates = _joules(job, step, gpus), job.cluster.rates
     peak = rates.peak_flops_per_s(product_path(job.model, job.weights, rates).dtype)  # of the matrix products
     return ServeEstimate(
