@@ -22,6 +22,10 @@ _ENCODER: dict[str, Any] = {
 }
 _GPT: dict[str, Any] = {"vocab_size": 131, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
 _MOE: dict[str, Any] = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_M3: dict[str, Any] = {
+    "head_dim": 10, "num_local_experts": 5, "num_experts_per_tok": 2, "dense_intermediate_size": 96,
+    "shared_intermediate_size": 40, "mlp_layer_types": ["dense", "sparse", "sparse"], "rotary_dim": 4,
+}  # fmt: skip
 _MLA: dict[str, Any] = {
     "num_key_value_heads": 6,
     "kv_lora_rank": 16,
@@ -670,29 +674,17 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "minimax_m3_vl_text": _of(
         "minimax_m3_vl_text",
         _LM,
-        head_dim=10,
-        num_local_experts=5,
-        num_experts_per_tok=2,
-        dense_intermediate_size=96,
-        shared_intermediate_size=40,
-        mlp_layer_types=["dense", "sparse", "sparse"],
-        rotary_dim=4,
+        _M3,
     ),
     "minimax_m3_vl_text-sparse": _of(
         "minimax_m3_vl_text",
         _LM,
-        head_dim=10,
-        num_local_experts=5,
-        num_experts_per_tok=2,
-        dense_intermediate_size=96,
-        shared_intermediate_size=40,
-        mlp_layer_types=["dense", "sparse", "sparse"],
+        _M3,
         layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
         index_n_heads=2,
         index_head_dim=10,
         index_block_size=8,
         index_topk_blocks=2,
-        rotary_dim=4,
     ),
     "zamba": _of(
         "zamba",
