@@ -280,12 +280,13 @@ def test_mixtures_on_megatron_compute_modules_again_before_whole_layers() -> Non
         (2048, 1, 480, 8), (4096, 1, 16, 4), (8192, 1, 16, 2), (32_768, 1, 4, 1),
         (2048, 4, 64, 4), (4096, 8, 64, 2), (8192, 8, 64, 1),
         (2048, 1, 6, 2), (2048, 1, 5, 1),
+        (2048, 64, 512, 2), (2048, 64, 256, 1), (2048, 35, 60, 1),  # 4 x 64 of 2; 4 x 64 of 1; fewer there are not
     ],
 )  # fmt: skip
 def test_an_unstated_micro_batch_has_the_usual_tokens(
     seq_len: int, stages: int, sequences: int | None, size: int
 ) -> None:
-    """The power of two next to 12,288 tokens, 6,144 in a pipeline, that makes up a replica's sequences."""
+    """The power of two next to 12,288 tokens, 6,144 in a pipeline of at least four a stage, that makes up a replica."""
     assert usual_micro_batch(seq_len, stages, sequences) == size
 
 
