@@ -251,13 +251,13 @@ def test_what_a_row_leaves_open_is_what_fits() -> None:
 
 
 def test_mixtures_on_megatron_compute_modules_again_before_whole_layers() -> None:
-    """NVIDIA's recipe of DeepSeek-V3 on GB200, April 2026: the up-projections of latent attention, no layer.
+    """NVIDIA's recipe of DeepSeek-V3 on B300, 2026: the up-projections of latent attention, no layer.
 
     Qwen3 has no such projections; on few devices its norms and activations run again instead. Others run whole layers.
     """
     row = {
-        "model": "DeepSeek-V3", "gpu": "GB200", "gpus": "256", "pp": "4", "ep": "64", "interleave": "4",
-        "micro_batch": "1", "global_batch": "4096", "seq_len": "4096", "precision": "mxfp8", "software": "nemo",
+        "model": "DeepSeek-V3", "gpu": "B300", "gpus": "256", "pp": "8", "ep": "8",
+        "micro_batch": "2", "global_batch": "4096", "seq_len": "4096", "precision": "mxfp8", "software": "nemo",
         "year": "2026", "month": "4",
     }  # fmt: skip
     job = row_job(row, FACTS)

@@ -415,8 +415,9 @@ def _that_fits(row: Row, job: TrainJob) -> TrainJob | None:
                 replace(job.layout, micro_batch=size, recompute=mode, recompute_every=every),
                 recipes[modules],
             )
-            needs = step_memory(job.model, recipe, tried, table=tables[modules], device_kind=chip.kind).total_bytes
-            if band.probability_at_most(float(needs), chip.hbm_bytes) >= RUNS_WITH:
+            needs = step_memory(job.model, recipe, tried, table=tables[modules], device_kind=chip.kind)
+            floor = float(needs.floor_bytes)
+            if band.probability_at_most(float(needs.total_bytes), chip.hbm_bytes, floor=floor) >= RUNS_WITH:
                 return replace(job, layout=tried, recipe=recipe)
     return None
 
