@@ -19,10 +19,10 @@ from flopwise import units
 from flopwise.errors import SpecError, fold
 from flopwise.facts import tables
 from flopwise.facts.accelerators import spelling_key
+from flopwise.facts.defaults import PURCHASES
 from flopwise.facts.tables import ANY, Bytes, BytesPerS, Confidence, Count, Day, FactTable, Row, UsdPerHour
 from flopwise.values import dataclass
 
-PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 OWNED = "owned"
 """How machines of your own are had: no offer of a provider is."""
 PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}

@@ -15,7 +15,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec, SourceSpec
 from flopwise.options import changed_options
 from flopwise.provenance import Kind, implied_kinds
 from flopwise.training.alternatives import BEST_MEASURED
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from flopwise.storage.bandwidth import EstimatedRate
     from flopwise.storage.spec import SampleSpec
     from flopwise.training.sampled_answer import SampledTrainAnswer
+
+TRAINED = (DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, DatedSourceSpec)
 
 
 def train(
