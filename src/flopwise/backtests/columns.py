@@ -334,7 +334,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         **_same("micro_batch"), "global_batch": _either("global_batch", _match(r"gbs(\d+)", "id", "notes")),
         "grad_accum": _match(r"(?i)\baccumulation (?:of )?(\d+)", "notes"), **_same("seq_len"),
         "lengths": _either("lengths", _by_word(LENGTHS, "seq_is_padded_or_packed")),
-        "recompute": _recompute("activation_checkpointing", CHECKPOINTING),
+        "recompute": _recompute("activation_checkpointing", CHECKPOINTING), **_same("recompute_modules"),
         "attention": _ATTENTION, "reading": _by_word(READINGS, "memory_kind"),
         "peak_bytes": _peak_bytes, **_same("quality", "source"),
     },
@@ -350,7 +350,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
     },
     "training": {
         "id": "id", "study": "source_key",
-        "publisher": _either(_by_word(PUBLISHERS, "source_key"), "source_key"), **_same("year", "model"),
+        "publisher": _either(_by_word(PUBLISHERS, "source_key"), "source_key"), **_same("year", "model", "config"),
         "month": _either("month", _match(r"\b\d\d\.0?(\d+)(?:\.\d+)? container", "source")),  # NVIDIA names them so
         "params": Scaled("params_total_b", 1e9), "active_params": Scaled("params_active_b", 1e9),
         "num_layers": "n_layers", "hidden": "d_model", "num_heads": "n_heads", "num_kv_heads": "n_kv_heads",
