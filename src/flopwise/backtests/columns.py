@@ -350,7 +350,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
     },
     "training": {
         "id": "id", "study": "source_key",
-        "publisher": _either(_by_word(PUBLISHERS, "source_key"), "source_key"), **_same("year", "model", "config"),
+        "publisher": _either(_by_word(PUBLISHERS, "source_key"), "source_key"), **_same("year", "model"),
         "month": _either("month", _match(r"\b\d\d\.0?(\d+)(?:\.\d+)? container", "source")),  # NVIDIA names them so
         "params": Scaled("params_total_b", 1e9), "active_params": Scaled("params_active_b", 1e9),
         "num_layers": "n_layers", "hidden": "d_model", "num_heads": "n_heads", "num_kv_heads": "n_kv_heads",
