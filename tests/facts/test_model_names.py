@@ -133,6 +133,7 @@ NAMES = [
     ("Llama-3.1-Nemotron-70B", "Llama-3.1-Nemotron-70B"),
     ("Llama-3.1-Nemotron-Nano-8B", "Llama-3.1-8B"),
     ("Nemotron-3-Nano", "Nemotron-3-Nano-30B-A3B"),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-4B-BF16", "Nemotron-3-Nano-4B"),
     ("Gemma-1.1-7b", "Gemma-7B"),
     ("CodeGemma-7B", "Gemma-7B"),
     ("Gemma-2-9b-it", "Gemma-2-9B"),

@@ -14,7 +14,7 @@ from flopwise.cost.collectives import all_to_all_s, groups_reached
 from flopwise.cost.kernels import STREAMS, grouped_matmul_s
 from flopwise.cost.sustained import grouped_kernel, training_rates
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Experts
+from flopwise.facts.architecture import Experts, Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.software import TrainingStack
@@ -547,3 +547,28 @@ def test_experts_with_a_capacity_keep_their_kernel_where_it_is_not_xla_s() -> No
     stack = FACTS.stack("megatron-te")
     recipe = recipe_with(seq_len=4096, stack="megatron-te", capacity_factor=1.25)
     assert recipe_on(recipe, FACTS.accelerator("H100-SXM-80"))[0].stack == stack
+
+
+def test_llama_4_runs_every_expert_where_its_modules_are_those_of_transformers() -> None:
+    """Each of 48 layers multiplies a token by 16 experts of 3 x 5,120 x 8,192 weights, not by one of them.
+
+    Source: transformers, Llama4TextMoe; operations of its modules: tests/ops/test_random_configurations.py. Frameworks
+    with layers of their own run the one expert that a token is sent to.
+    """
+    llama = load_model("Llama-4-Scout")
+
+    def trained(stack: str, model: Model = llama) -> TrainEstimate:
+        recipe = recipe_with(seq_len=4096, global_batch=8, stack=stack, precision="bf16")
+        return estimate(TrainJob(model=model, recipe=recipe, cluster=H800, layout=Layout(dp=8, zero=3)))
+
+    every, routed = trained("hf-trainer"), trained("hf-trainer", replace(llama, model_type=""))
+    more_flops = 2 * 4096 * 48 * 15 * 3 * 5120 * 8192  # of a rank's sequence, forward
+    forward = [dict(found.breakdown)["forward"] for found in (every, routed)]
+    assert forward[0] - forward[1] > more_flops / H800.rates.peak["bf16"]
+    assert forward[0] - forward[1] < 3 * more_flops / H800.rates.peak["bf16"]
+    assert every.mfu_frac < routed.mfu_frac  # what is multiplied by zero is of no use
+    note = "each token goes through every expert"
+    assert any(note in text for text in every.assumptions)
+    for other in (routed, trained("fsdp-compile"), trained("torchtitan"), trained("megatron-te")):
+        assert not any(note in text for text in other.assumptions)
+        assert dict(other.breakdown)["forward"] < 0.6 * forward[0]

@@ -334,7 +334,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         **_same("micro_batch"), "global_batch": _either("global_batch", _match(r"gbs(\d+)", "id", "notes")),
         "grad_accum": _match(r"(?i)\baccumulation (?:of )?(\d+)", "notes"), **_same("seq_len"),
         "lengths": _either("lengths", _by_word(LENGTHS, "seq_is_padded_or_packed")),
-        "recompute": _recompute("activation_checkpointing", CHECKPOINTING),
+        "recompute": _recompute("activation_checkpointing", CHECKPOINTING), **_same("recompute_modules"),
         "attention": _ATTENTION, "reading": _by_word(READINGS, "memory_kind"),
         "peak_bytes": _peak_bytes, **_same("quality", "source"),
     },

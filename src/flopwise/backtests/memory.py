@@ -28,6 +28,7 @@ from flopwise.backtests.training import (
     RECOMPUTE,
     ZERO,
     offloads,
+    recomputed_modules,
     resident,
 )
 from flopwise.cost.intervals import ErrorBand
@@ -177,6 +178,7 @@ def row_recipe(row: Row, model: Model, layout: Layout, facts: Facts) -> Recipe:
         attention=choice(row, "attention", ATTENTION, "flash"),
         optimizer_in_backward=flag(row, "optimizer_in_backward", default=False),
         selective=choice(row, "recompute", SELECTIVE, None),
+        modules=recomputed_modules(row),
         lora=_lora(row, model, stack, facts),
         grad_sync=choice(row, "grad_sync", GRAD_SYNC, None),
         lengths_vary=row.get("lengths") in {"longest", "cap"},

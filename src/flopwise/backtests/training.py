@@ -230,6 +230,11 @@ def offloads(row: Row) -> OffloadFields:
     )
 
 
+def recomputed_modules(row: Row) -> tuple[str, ...]:
+    """The modules of Megatron-Core that a row names as computed again."""
+    return tuple(row.get("recompute_modules", "").split())
+
+
 class RecipeFields(TypedDict):
     """Fields of `Recipe` for the optimizer, the types of what stays on the device, and the parts of the loss."""
 
@@ -302,7 +307,7 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
         lora=lora,
         capacity_factor=number(row, "capacity"),
         selective="alternate" if row.get("recompute") == "alternate" else None,
-        modules=tuple(row.get("recompute_modules", "").split()),
+        modules=recomputed_modules(row),
         **resident(row, facts),
     )
 

@@ -6,7 +6,10 @@ after the cast back; one softmax runs in fp32, another in bfloat16; GELU is one 
 
 from __future__ import annotations
 
-from flopwise.values import dataclass
+from functools import lru_cache
+
+from flopwise.facts.architecture import Experts, Item, Model, Pointwise
+from flopwise.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,7 @@ class Habit:
     rope_concat: bool = False  # rotated heads are concatenated even where nothing stays unrotated
     router_fp32: bool = False  # the router multiplies an fp32 copy of its input
     fused_norm: bool = False  # RMSNorm is one kernel, which keeps its input and a number a row
+    every_expert: bool = False  # each token goes through all experts, weighted by nothing where it was not sent
 
 
 _COMPOSED_GELU = 4  # 0.5 x, tanh(...), 1 + tanh(...) and x itself
@@ -31,10 +35,10 @@ HABITS: dict[str, Habit] = {
     ),
     "gemma2": Habit(norm_weight_fp32=True, softcap=True),
     **dict.fromkeys(
-        ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "camembert", "t5", "whisper", "falcon",
-         "llama4_text"),
+        ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "camembert", "t5", "whisper", "falcon"),
         Habit(softmax_fp32=False),
     ),
+    **dict.fromkeys(("llama4", "llama4_text"), Habit(softmax_fp32=False, every_expert=True)),
     "phi3": Habit(rope_concat=True),
     **dict.fromkeys(
         ("deepseek_v2", "deepseek_v3", "kimi_k2", "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "dots1"),
@@ -47,3 +51,32 @@ HABITS: dict[str, Habit] = {
     "phi": Habit(gelu_tensors=_COMPOSED_GELU),
 }  # fmt: skip
 """By type of model, from the modelling files of transformers; a family that is not listed is written as Llama is."""
+
+
+@lru_cache(maxsize=64)
+def model_of_modules(model: Model) -> Model:
+    """A model as transformers' modules run it: where they send each token through every expert, so do its layers.
+
+    Source: transformers, models/llama4/modeling_llama4.py (Llama4TextMoe repeats the tokens for all experts and
+    multiplies them by scores that are 0 but for the chosen ones).
+    Assumes: what replaces the modules keeps to that, as adapters and quantised experts that are split up do.
+    """
+    if model.model_type not in HABITS or not HABITS[model.model_type].every_expert:
+        return model
+    stacks = (
+        replace(stack, kinds=tuple(replace(kind, items=_through_every_expert(kind.items)) for kind in stack.kinds))
+        for stack in model.stacks
+    )
+    return replace(model, stacks=tuple(stacks))
+
+
+def _through_every_expert(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    experts = max((item.experts for item in items if isinstance(item, Experts)), default=0)
+    return tuple(
+        replace(item, top_k=experts)
+        if isinstance(item, Experts)
+        else replace(item, per_expert=experts)
+        if isinstance(item, Pointwise) and item.per_expert
+        else item
+        for item in items
+    )

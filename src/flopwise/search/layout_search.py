@@ -49,7 +49,7 @@ from flopwise.search.space import (
 )
 from flopwise.training.blocks import Kernels
 from flopwise.training.estimate import keep_kernels, step_watts
-from flopwise.training.frozen import split_model
+from flopwise.training.frozen import run_model
 from flopwise.training.goodput import checkpoint_bytes, goodput_frac
 from flopwise.training.job import DEFAULT_CONDITIONS, Conditions, as_multiplied, as_trained
 from flopwise.training.layer_sums import MemoryTable
@@ -218,7 +218,7 @@ def device_kernels(
     What formulas cost in a search is mostly their calls. Devices that lack a rate that the recipe needs are left out.
     """
     forms: dict[object, dict[Hashable, Rates]] = {}
-    split, fabric = split_model(model, recipe.frozen), None
+    split, fabric = run_model(model, recipe.frozen, recipe.stack), None
     formats = PRECISIONS[recipe.precision]
     read = {*SIXTEEN_BIT, "tf32", "fp32", formats.peak, formats.narrow}  # other rates part no devices
     for each in clusters:
@@ -235,7 +235,7 @@ def device_kernels(
             try:
                 rates = together([*some.values()], np.arange(len(some))[:, None])
                 contexts = block_contexts(
-                    model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel
+                    split.model, recipe, rates, fabric, inner, shape, sequence_parallel=sequence_parallel
                 )
                 columns = [model_kernels(split, context) for context in contexts]
             except MissingFactError:

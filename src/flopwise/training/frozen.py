@@ -10,7 +10,9 @@ from typing import Any, Literal, NamedTuple, Self
 
 from flopwise.errors import SpecError, nearest_names
 from flopwise.facts.architecture import Item, Linear, Model, Stack
+from flopwise.facts.software import TrainingStack
 from flopwise.ops.flops import runs
+from flopwise.ops.habits import model_of_modules
 from flopwise.values import dataclass, replace
 
 State = Literal["trained", "passed", "idle"]
@@ -83,6 +85,15 @@ class SplitModel(NamedTuple):
     model: Model
     blocks: tuple[Block, ...]  # before the layers, each kind, after: as the first stack has them
     towers: Block
+
+
+def run_model(model: Model, frozen: Frozen | None, software: TrainingStack) -> SplitModel:
+    """`split_model` of what the modules of a training stack run: transformers' may run every expert.
+
+    Raises:
+        SpecError: as there.
+    """
+    return split_model(model_of_modules(model) if software.hf_modules else model, frozen)
 
 
 def split_model(model: Model, frozen: Frozen | None) -> SplitModel:

@@ -26,7 +26,7 @@ from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.ops.work import is_activation, of_dense_mlp, of_experts, projects_attention
 from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
-from flopwise.training.frozen import Block, SplitModel, split_model
+from flopwise.training.frozen import Block, SplitModel, run_model
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.muon import hidden_matrices
 from flopwise.training.routing import expert_load
@@ -187,7 +187,7 @@ class MemoryTable:
             raise MissingFactError(
                 f"{model.name} is known by published figures only: its memory needs a table of layers (a config.json)"
             )
-        self.split = split_model(model, recipe.frozen)
+        self.split = run_model(model, recipe.frozen, recipe.stack)
         self.model, self.recipe = self.split.model, recipe
         layers = self.model.stacks[0].kinds
         self.blocks = {layer.name: block for layer, block in zip(layers, self.split.blocks[1:-1], strict=True)}
@@ -332,7 +332,12 @@ class MemoryTable:
         text = (
             f"sequences are text only: the weights of {', '.join(idle)} are counted, but not their time and activations"
         )
-        return (f"software: {self.software.name} ({self.software.meaning})", *([text] if idle else []))
+        every = "modules of transformers: each token goes through every expert, not only through those it is sent to"
+        return (
+            f"software: {self.software.name} ({self.software.meaning})",
+            *([text] if idle else []),
+            *([every] if self.habit.every_expert else []),
+        )
 
     def _build(self, split: Split, partials: tuple[Partial, ...]) -> Sums:
         stack, lora, n = self.model.stacks[0], self.lora, np.shape(split.tp)

@@ -15,7 +15,7 @@ from flopwise.origin import COUNTED, KERNEL, Device, Ledger, number
 from flopwise.provenance import Figure, assumption, fact, setting, term
 from flopwise.training.blocks import BlockKernel, kernels_of
 from flopwise.training.estimate import TrainEstimate
-from flopwise.training.frozen import split_model
+from flopwise.training.frozen import run_model
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import FORWARD, OTHERS, SCHEDULES, WEIGHTS, Pipe, any_of, schedule_text
@@ -187,11 +187,12 @@ class StepFigures(Ledger):
 
     def _kernels(self) -> list[tuple[str, float, list[BlockKernel]]]:
         """(block, how often it occurs on a stage on average, its kernels) of every block."""
-        split, layout, table = split_model(self.job.model, self.recipe.frozen), self.layout, self.table
+        split = run_model(self.job.model, self.recipe.frozen, self.recipe.stack)
+        layout, table = self.layout, self.table
         model, inner = split.model, table.inner
-        shape = self.recipe.shape(self.job.model, inner.micro_batch)
+        shape = self.recipe.shape(model, inner.micro_batch)
         context = block_contexts(
-            self.job.model, self.recipe, table.rates, self.job.cluster.fabric, inner, shape,
+            model, self.recipe, table.rates, self.job.cluster.fabric, inner, shape,
             sequence_parallel=layout.sequence_parallel,
         )[0]  # fmt: skip
         stack = model.stacks[0]

@@ -31,7 +31,7 @@ from flopwise.training.blocks import (
     has_fused_experts,
     tensor_parallel_s,
 )
-from flopwise.training.frozen import split_model
+from flopwise.training.frozen import run_model
 from flopwise.training.muon import Matrices, hidden_matrices
 from flopwise.training.routing import expert_load
 from flopwise.training.stages import Partial, heaviest, stage_layer_counts, stage_weights
@@ -145,7 +145,7 @@ def step_table(
     Raises:
         MissingFactError: the accelerator lacks a rate that the recipe needs.
     """
-    split = split_model(model, recipe.frozen)
+    split = run_model(model, recipe.frozen, recipe.stack)
     model, stack = split.model, split.model.stacks[0]
     rates = training_rates(rates, recipe.stack, recipe.precision)
     shape = recipe.shape(model, inner.micro_batch)
