@@ -409,7 +409,7 @@ def serving_memory(
     stored = _with_copies(model, changes.redundant_experts) if changes.redundant_experts else model
     loaded = _loaded_bytes(stored, row, weights, layout) - changes.away_bytes
     cache = partial(_cache_bytes, model, layout, row, kv_dtype)
-    graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
+    graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, _driver_bytes(row, layout))
     besides: dict[str, Floats] = {GRAPHS: graphs, CONTEXT: driver}
     if (draft := changes.draft) is not None:
         besides["draft weights"] = weights_per_gpu(draft.model, draft.weights, draft.layout)
@@ -455,6 +455,16 @@ def serving_memory(
         own_bytes_elsewhere=_plain(elsewhere),
         assumptions=() if concurrency is None else _batch_notes(steps, concurrency, cap, batch, card),
     )
+
+
+def _driver_bytes(row: Engine, layout: ServingLayout) -> Floats:
+    """Bytes of the driver's context on a GPU, and of the communicators of several; shape of the layout.
+
+    Source: `context_bytes` and `communicator_bytes` of data/engines.json. Assumes: as many for two GPUs as for eight.
+    """
+    if not row.communicator_bytes or not row.switch_adds:
+        return row.context_bytes
+    return row.context_bytes + row.communicator_bytes * (np.asarray(layout.num_gpus) > 1)
 
 
 def rank_budget(row: Engine, tokens: Floats, dp: Ints) -> Floats:
