@@ -105,6 +105,24 @@ def test_communicators_of_several_gpus_stand_beside_the_context() -> None:
     assert items(ServingLayout(tp=2))[name] == ENGINE.context_bytes  # later releases of vLLM
 
 
+def test_a_vision_tower_stands_beside_the_weights_of_its_checkpoint() -> None:
+    """Llama-4-Scout on the hub has 108,641,793,536 parameters, its layers for text 107,769,861,120: 871.9 million more.
+
+    By hand: 34 layers of 1,408, 4 x 1,408^2 + 2 x 1,408 x 5,632 each, 808.9 million; 23.1 and 16.8 of the adapter
+    (5,632 to 4,096, and once more), 21.0 of the projector; the rest are patches, positions, norms and biases.
+    """
+    model, tower = load_model("Llama-4-Scout"), 108_641_793_536 - 107_769_861_120
+    layers = 34 * (4 * 1408**2 + 2 * 1408 * 5632)
+    assert layers + 5632 * 4096 + 4096**2 + 4096 * 5120 == pytest.approx(tower, rel=0.01)
+    for engine, layout, cut in (("vllm", ServingLayout(), 1), ("tensorrt-llm", ServingLayout(tp=4), 4)):
+        found = serving_memory(model, layout, context=1024, engine=engine)
+        assert float(found.items["vision tower"]) == pytest.approx(2 * tower / cut)
+        assert float(found.total_bytes) == pytest.approx(sum(map(float, found.items.values())))
+        assert found.exact_bytes >= 2 * tower / cut
+    assert "vision tower" not in serving_memory(model, context=1024, engine="llama.cpp").items
+    assert "vision tower" not in serving_memory(LLAMA, context=1024).items
+
+
 def test_experts_in_mxfp4_are_padded_to_whole_tiles() -> None:
     """gpt-oss-120b takes 65.97 GiB of an H100 under vLLM (its issue 23278): 2,880 are 3,072 inputs and 2,944 inside."""
     model = load_model("gpt-oss-120b")

@@ -121,7 +121,9 @@ COLUMNS = (
     "fits", "max_states", "doubtful_bytes", "own_bytes_elsewhere",
 )  # fmt: skip
 """Fields of `ServingMemory` that may be columns of layouts."""
-EXACT = ("weights", "KV cache", "draft weights", "adapters", "shared prefix")
+TOWER = "vision tower"
+"""Name of what a tower takes that engines load with a checkpoint, of which the model's layers do not tell."""
+EXACT = ("weights", TOWER, "KV cache", "draft weights", "adapters", "shared prefix")
 """Items of a deployment's memory that are counted exactly."""
 OWN_ENDS = (0.5, 1.5)
 """What an engine takes of its own (activations, graphs, context), over the estimate, at least and at most; see
@@ -399,7 +401,8 @@ def serving_memory(
 
     Source: data/engines.json for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
     Assumes: every sequence is as long as `context` in the end; `concurrency` is of one attention replica; without
-    `max_batch` the engine is started for no more sequences than run.
+    `max_batch` the engine is started for no more sequences than run. A vision tower is cut as layers are, and loaded by
+    all but engines for one user, whose files have it apart.
     Raises: SpecError: a fraction outside (0, 1].
     """
     layout, row = layout or ServingLayout(), engine
@@ -415,6 +418,8 @@ def serving_memory(
         besides["draft weights"] = weights_per_gpu(draft.model, draft.weights, draft.layout)
     if np.any(changes.adapter_bytes):
         besides["adapters"] = changes.adapter_bytes
+    if model.tower_parameters and not row.local:
+        besides[TOWER] = 2.0 * model.tower_parameters / np.asarray(layout.tp)
     if changes.shared_tokens:
         besides["shared prefix"] = cache(replace(changes, shared_tokens=0), changes.shared_tokens)
     standing = loaded + sum(besides.values())
