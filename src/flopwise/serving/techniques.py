@@ -20,6 +20,7 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import SHARED_KINDS
 from flopwise.facts.architecture import Attend, Linear, Model, Norm
 from flopwise.facts.formats import BF16, WeightFormat
+from flopwise.facts.models.families import STEERED
 from flopwise.ops.columns import distinct
 from flopwise.ops.routing import usual_skew
 from flopwise.ops.types import Floats, Ints
@@ -451,7 +452,7 @@ def expert_skew(job: ServeJob) -> float:
     stated, item = job.techniques.expert_skew, job.model.stacks[0].largest_experts
     if stated is not None or item is None:
         return stated or 1.0
-    return usual_skew(item.experts, item.top_k)
+    return usual_skew(item.experts, item.top_k, steered=job.model.model_type in STEERED)
 
 
 def runner(job: ServeJob) -> Runner:
