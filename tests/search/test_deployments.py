@@ -30,7 +30,7 @@ from flopwise.search.plan_serving import nodes_with_engine
 from flopwise.search.replica import with_facts
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
-from flopwise.serving.steady import closed_loop, full_step_s
+from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import request_work, runner
 
 FACTS = load_facts()
@@ -77,11 +77,8 @@ def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
     assert len(some) > 3
     for one in some:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
-        alone = closed_loop(machine, layout, one.batch, *work, only_seconds=True)
         assert one.steady is not None
-        same(one.steady, alone)
-        full_s = full_step_s(machine, layout, alone.batch, *work)
-        np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+        same(one.steady, closed_loop(machine, layout, one.batch, *work, only_seconds=True))
 
 
 def test_batches_in_between_are_sized_together_as_each_alone() -> None:
@@ -141,7 +138,6 @@ def test_kernels_of_rows_that_differ_in_their_links_alone_are_timed_once(monkeyp
                 columns = ([*one[:-2], *one.decode, *one.mixed] for one in steady)
                 for mine, theirs in zip(*columns, strict=True):
                     np.testing.assert_array_equal(mine, theirs)
-                np.testing.assert_array_equal(once.full_s, each.full_s)
 
 
 def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +161,7 @@ def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
     for one in sized:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
         assert one.steady is not None
-        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work, only_seconds=True))
-        full_s = full_step_s(machine, layout, alone.batch, *work)
-        np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+        same(one.steady, closed_loop(machine, layout, one.batch, *work, only_seconds=True))
 
 
 @pytest.mark.parametrize(("model", "kv_dtype"), [("Llama-3.1-8B", "fp8"), ("MiniMax-M2", "bf16")])
@@ -187,9 +181,7 @@ def test_replicas_in_several_formats_are_timed_as_each_alone(model: str, kv_dtyp
     for one in sized[::11]:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
         assert one.steady is not None
-        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work, only_seconds=True))
-        full_s = full_step_s(machine, layout, alone.batch, *work)
-        np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+        same(one.steady, closed_loop(machine, layout, one.batch, *work, only_seconds=True))
 
 
 @pytest.mark.parametrize("less", ["adapters", "share"])
@@ -323,13 +315,13 @@ def test_encoders_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
     answers = [(question, sized_replicas(question)) for question in group]
     alone = [deployments_together([answer])[0] for answer in answers]
     steps: list[JoinedRunner] = []
-    of_joined = JoinedRunner.kernels_time
+    of_joined = JoinedRunner.kernels_times
 
     def counted(self: JoinedRunner, *given: Any, **named: Any) -> Any:
         steps.append(self)
         return of_joined(self, *given, **named)
 
-    monkeypatch.setattr(JoinedRunner, "kernels_time", counted)
+    monkeypatch.setattr(JoinedRunner, "kernels_times", counted)
     together = deployments_together(answers)
     assert 0 < len(set(map(id, steps))) < len(group) / 2
     for found, other in zip(together, alone, strict=True):

@@ -40,7 +40,6 @@ from flopwise.serving.steady import (
     SteadyCurves,
     batch_sizes,
     closed_loop,
-    full_step_s,
 )
 from flopwise.serving.techniques import (
     cached_tokens,
@@ -332,13 +331,6 @@ class SizedReplicas:
         return self.timed.job
 
     @cached_property
-    def full_s(self) -> Floats:
-        """Seconds of a step that uses all of its prefill budget; `size_together` has those of many at once."""
-        assert self.steady is not None, "only models that generate are in closed loops"
-        whole = full_step_s(self.timed.machine, self.job.layout, self.steady.batch, *request_work(self.job))
-        return np.broadcast_to(whole, self.batch.shape)
-
-    @cached_property
     def start_s(self) -> Floats:
         """Seconds from a machine that is paid to the first request of each row's replicas: their layout alone decides.
 
@@ -416,7 +408,6 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
     A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
     """
     groups = _joined_questions(questions)
-    arrive = any(question.workload.requests_per_s is not None for group in groups for question in group)
     known, fresh = dict[ReplicaQuestion, Answer](), list[dict[ReplicaQuestion, _Sizing | Deployments | None]]()
     for group in groups:
         kept = {question: SIZED[question] for question in group if question.is_kept and question in SIZED}
@@ -428,7 +419,7 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
             fresh.append({question: _sizing(question, rooms[question]) for question in group if question in rooms})
         except (MissingFactError, SpecError):
             continue
-    loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh], full=arrive)
+    loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh])
     for sizings in fresh:
         for question, sizing in sizings.items():
             if not _generates(sizing) or id(sizing) in loops:
@@ -436,25 +427,7 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
     for question, answer in known.items():
         if question.is_kept:
             SIZED[question] = answer
-    _fill_full_steps([
-        [known[question] for question in group if question in known and question.workload.requests_per_s is not None]
-        for group in groups
-    ])  # fmt: skip
     return known
-
-
-def _fill_full_steps(groups: Sequence[Sequence[Answer]]) -> None:
-    """Time the steps with a full prefill budget of replicas that have none so far; by device."""
-    missing = [
-        [one for one in group if isinstance(one, SizedReplicas) and one.steady and "full_s" not in vars(one)]
-        for group in groups
-    ]
-    for some in _joined_groups(missing):
-        if len(some) > 1:
-            batches = [np.broadcast_to(one.steady.batch, one.batch.shape) for one in some if one.steady is not None]
-            full_s = JoinedReplicas([one.timed for one in some], batches).full_steps_s(batches)
-            for one, seconds in zip(some, full_s, strict=True):
-                vars(one)["full_s"] = seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,46 +452,30 @@ def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
     return isinstance(sizing, _Sizing) and not sizing.one_pass
 
 
-class _Loops(NamedTuple):
-    """The closed loops of a sizing, and `SizedReplicas.full_s`, or None where it is not known yet."""
-
-    steady: Steady
-    full_s: Floats | None = None
-
-
-def _answer(sizing: _Sizing | Deployments | None, loops: _Loops | None) -> Answer:
+def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None) -> Answer:
     """The sizing with its closed loops; what has none is an answer by itself."""
     if not isinstance(sizing, _Sizing):
         return sizing
-    steady = None if loops is None else loops.steady
-    answer = SizedReplicas(
+    return SizedReplicas(
         sizing.timed, sizing.batch, sizing.num_layouts, steady, sizing.known, sizing.start, fetch_s=sizing.fetch_s
     )
-    if loops is not None and loops.full_s is not None:
-        vars(answer)["full_s"] = loops.full_s
-    return answer
 
 
-def _closed_loops(some: Sequence[_Sizing], *, full: bool = False) -> list[_Loops]:
-    """The closed loops of sizings that the same formulas hold for; `full`: with steps of a full prefill budget."""
+def _closed_loops(some: Sequence[_Sizing]) -> list[Steady]:
+    """The closed loops of sizings that the same formulas hold for."""
     if len(some) == 1:
         (one,) = some
         work = request_work(one.job)
-        return [_Loops(closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True))]
-    joined = JoinedReplicas([one.timed for one in some], [one.batch for one in some])
-    loops = joined.closed_loops()
-    if not full:
-        return [_Loops(steady) for steady in loops]
-    batches = [np.broadcast_to(steady.batch, one.batch.shape) for one, steady in zip(some, loops, strict=True)]
-    return [_Loops(*each) for each in zip(loops, joined.full_steps_s(batches), strict=True)]
+        return [closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True)]
+    return JoinedReplicas([one.timed for one in some], [one.batch for one in some]).closed_loops()
 
 
-def _loops_by_id(groups: Sequence[Sequence[_Sizing]], *, full: bool) -> dict[int, _Loops]:
+def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, Steady]:
     """The closed loops of sizings, by the `id` of each; none of those whose device lacks a rate."""
-    loops: dict[int, _Loops] = {}
+    loops: dict[int, Steady] = {}
     for some in _joined_groups(groups):
         try:
-            loops |= zip(map(id, some), _closed_loops(some, full=full), strict=True)
+            loops |= zip(map(id, some), _closed_loops(some), strict=True)
         except (MissingFactError, SpecError):
             continue
     return loops
@@ -800,11 +757,11 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
         prefill_share=column(one.prefill_share for one in steady)[rows], bunched_s=unread,
         decode=step._replace(seconds=seconds[rows], floor_s=floor_s[rows]),
         mixed=step._replace(seconds=column(one.mixed.seconds for one in steady)[rows]),
+        full_s=column(one.full_s for one in steady)[rows],
     )  # fmt: skip
     degrees = {name: column(np.asarray(getattr(one.job.layout, name)) for one in sized) for name in DEGREES}
     batch, job = column(one.batch for one in sized), sized[0].job
     layout = ServingLayout(**{name: degree[rows][:1] for name, degree in degrees.items()})
-    full_s = column(one.full_s for one in sized)[rows]
     parts = ("compute_s", "memory_s", "communication_s", "conversion_s")
     drawn = {name: column(getattr(one.decode, name) for one in steady) for name in parts}
     prompt, steps = request_work(job)
@@ -812,7 +769,7 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
     return _ReplicasTogether(
         batch=batch, ranks=degrees["dp"], capacity=column(one.requests_per_s for one in steady) * degrees["dp"],
         decode=step._replace(seconds=seconds, **drawn), ends=np.cumsum([one.batch.size for one in sized]).tolist(),
-        curves=SteadyCurves(sized[0].timed.machine, layout, tokens, steps, batch[rows], loops, full_s), gather=rows,
+        curves=SteadyCurves(sized[0].timed.machine, layout, tokens, steps, batch[rows], loops), gather=rows,
         place=np.concatenate(place),
     )  # fmt: skip
 
@@ -1149,11 +1106,6 @@ class JoinedReplicas:
         """The `closed_loop` of each job's replicas."""
         steady = closed_loop(self.machine, self.layout, self.in_flight, *self.work, only_seconds=True)
         return [_rows_of(steady, rows) for rows in self.rows]
-
-    def full_steps_s(self, batches: Sequence[Floats]) -> list[Floats]:
-        """Seconds of each job's steps that use all of their prefill budget while `batches` decode."""
-        whole: Floats = np.asarray(full_step_s(self.machine, self.layout, self._in_order(batches), *self.work))
-        return [whole[rows] for rows in self.rows]
 
 
 def _rows_of(columns: Any, rows: slice) -> Any:

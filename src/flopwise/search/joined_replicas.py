@@ -15,6 +15,7 @@ from flopwise.cost.kernels import DOT, KEYS, PACKED_16, PACKING, PORTED, STREAMS
 from flopwise.cost.rates import Rates, precision, together
 from flopwise.facts.architecture import Item
 from flopwise.facts.software import Engine
+from flopwise.ops.fusion import Group
 from flopwise.ops.shapes import Work
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, on_intel
 from flopwise.serving.job import ServeJob
@@ -162,31 +163,44 @@ class JoinedRunner(Runner):
             self._formats[key] = each[0][0], self._column([bits for _, bits in each])
         return self._formats[key]
 
-    def kernels_time(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool) -> StepTime:
+    def kernels_times(
+        self, blocks: Sequence[Sequence[Group]], load: StepLoad, split: ServingLayout, *, inside: bool
+    ) -> list[StepTime]:
         """As of `Runner`; shape of the rows."""
         if self.once is None:
-            return Runner.kernels_time(self, items, load, split, inside=inside)
+            return Runner.kernels_times(self, blocks, load, split, inside=inside)
         first, place, runner = self.once
         load, split = self._some_rows(load, first), self._some_rows(split, first)
-        time = Runner.kernels_time(runner, items, load, split, inside=inside)
-        return StepTime(*(part[place] if isinstance(part, np.ndarray) and part.ndim else part for part in time))
+        times = Runner.kernels_times(runner, blocks, load, split, inside=inside)
+        return [
+            StepTime(*(part[..., place] if isinstance(part, np.ndarray) and part.ndim else part for part in time))
+            for time in times
+        ]
 
-    def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
+    def messages_s(
+        self, kinds: Sequence[Sequence[Item]], load: StepLoad, split: ServingLayout, width: int
+    ) -> list[Floats]:
         """As each has them; shape of the rows."""
-        return self._each(load, split, lambda one, *of_rows: one.messages_s(items, *of_rows, width))
+        return self._each(load, split, lambda one, *of_rows: one.messages_s(kinds, *of_rows, width))
 
     def pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """As each has it; shape of the rows."""
-        return self._each(load, split, lambda one, *of_rows: one.pipeline_s(*of_rows, width))
+        (hops_s,) = self._each(load, split, lambda one, *of_rows: [one.pipeline_s(*of_rows, width)])
+        return hops_s
 
-    def _each(self, load: StepLoad, split: ServingLayout, seconds: Callable[..., Floats]) -> Floats:
-        if len(self.parts) == 1:
-            return np.asarray(seconds(self.parts[0][1], load, split))
-        column = np.empty(self.place.size)
+    def _each(self, load: StepLoad, split: ServingLayout, seconds: Callable[..., list[Floats]]) -> list[Floats]:
         pieces = zip(self.parts, self._of_parts(load), self._of_parts(split), strict=True)
-        for (rows, one), its_load, its_split in pieces:
-            column[rows] = seconds(one, its_load, its_split)
-        return column
+        found = [seconds(one, its_load, its_split) for (_, one), its_load, its_split in pieces]
+        if len(found) == 1:
+            return found[0]
+        columns = list[Floats]()
+        for each in zip(*found, strict=True):
+            loads = np.broadcast_shapes(*(np.shape(values_s)[:-1] for values_s in each))  # side by side
+            column = np.empty((*loads, self.place.size))
+            for (rows, _), values_s in zip(self.parts, each, strict=True):
+                column[..., rows] = values_s
+            columns.append(column)
+        return columns
 
     def _of_parts(self, value: Any) -> list[Any]:
         """A load or a layout of the rows of each part: a step asks for it several times."""
@@ -238,4 +252,4 @@ class RowsOnce(NamedTuple):
 def _rows(value: Any, rows: slice | NDArray[np.intp]) -> Any:
     """A load or a layout of only these rows."""
     columns = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
-    return values.replace(value, **{name: column[rows] for name, column in columns if getattr(column, "ndim", 0)})
+    return values.replace(value, **{name: column[..., rows] for name, column in columns if getattr(column, "ndim", 0)})
