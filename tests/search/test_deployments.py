@@ -15,7 +15,6 @@ from flopwise.search import joined_replicas
 from flopwise.search.answer import RejectionLog
 from flopwise.search.deployments import (
     SIZED,
-    JoinedReplicas,
     KeptAnswers,
     ReplicaQuestion,
     SizedReplicas,
@@ -24,7 +23,7 @@ from flopwise.search.deployments import (
     size_together,
     sized_replicas,
 )
-from flopwise.search.joined_replicas import JoinedRunner
+from flopwise.search.joined_replicas import JoinedReplicas, JoinedRunner
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.plan_serving import nodes_with_engine
 from flopwise.search.replica import with_facts
@@ -37,11 +36,11 @@ FACTS = load_facts()
 MODELS = ("Llama-3.1-8B", "Mixtral-8x7B")
 
 
-def asked(model: str, gpu: str, rate: float = 7.0) -> tuple[Resolved, list[NodeKind]]:
+def asked(model: str, gpu: str, rate: float = 7.0, **techniques: Any) -> tuple[Resolved, list[NodeKind]]:
     """A service, and the nodes with one device that it may run on."""
     workload = with_facts(
         workload_from({
-            "model": model, "task": "serve", "constraints": {"gpus": [gpu], "max_gpus": 16},
+            "model": model, "task": "serve", "constraints": {"gpus": [gpu], "max_gpus": 16}, "techniques": techniques,
             "traffic": {"requests_per_s": rate, "input_tokens": 700, "output_tokens": 150},
         }), FACTS,
     )  # fmt: skip
@@ -49,8 +48,10 @@ def asked(model: str, gpu: str, rate: float = 7.0) -> tuple[Resolved, list[NodeK
     return workload, nodes_with_engine(node_kinds(workload, FACTS, log), workload, FACTS.model(model), log)
 
 
-def questions(model: str, gpu: str, weights: str = "bf16", kv_dtype: str = "bf16") -> list[ReplicaQuestion]:
-    workload, nodes = asked(model, gpu)
+def questions(
+    model: str, gpu: str, weights: str = "bf16", kv_dtype: str = "bf16", **techniques: Any
+) -> list[ReplicaQuestion]:
+    workload, nodes = asked(model, gpu, **techniques)
     forms = FACTS.weight_format(weights), FACTS.cache_format(kv_dtype)
     return [ReplicaQuestion.of(FACTS.model(model), workload, node, *forms) for node in nodes]
 
@@ -182,6 +183,52 @@ def test_replicas_in_several_formats_are_timed_as_each_alone(model: str, kv_dtyp
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
         assert one.steady is not None
         same(one.steady, closed_loop(machine, layout, one.batch, *work, only_seconds=True))
+
+
+TECHNIQUES: dict[str, tuple[str, dict[str, Any]]] = {
+    "images": ("Qwen2.5-VL-7B", {"images": 2, "image_tokens": 200}),
+    "a draft of its own": ("Llama-3.1-70B", {"draft": "Llama-3.2-1B", "acceptance": 0.6}),
+    "a block that drafts": ("MiniMax-M2", {"draft": "eagle", "acceptance": 0.6}),
+    "adapters and grammars": ("Llama-3.1-8B", {"adapters": 8, "structured": 0.5}),
+    "two halves of a step": ("DeepSeek-V3", {"overlap": True, "redundant_experts": 32}),
+    "cached prefixes": ("Mixtral-8x7B", {"shared_prefix": 200, "kv_keep": 0.5}),
+}
+
+
+@pytest.mark.parametrize("used", TECHNIQUES)
+def test_replicas_with_techniques_are_timed_as_each_alone(used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan with images timed every node by itself and took six times as long; nothing of it is kept for others."""
+    model, techniques = TECHNIQUES[used]
+    calls: list[int] = []
+    together = deployments_file._closed_loops
+
+    def counted(some: Any) -> Any:
+        calls.append(len(some))
+        return together(some)
+
+    monkeypatch.setattr(deployments_file, "_closed_loops", counted)
+    SIZED.clear()
+    group = [
+        question for gpu in ("h100", "h200", "A100-SXM-80") for question in questions(model, gpu, "fp8", **techniques)
+    ]
+    found = size_together(group)
+    assert not any(question in SIZED for question in group)
+    sized = [one for one in found.values() if isinstance(one, SizedReplicas)]
+    assert len(calls) < len(sized) / 3
+    for one in sized[::5]:
+        machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
+        assert one.steady is not None
+        same(one.steady, closed_loop(machine, layout, one.batch, *work, only_seconds=True))
+    answers = [(question, answer) for question, answer in found.items() if isinstance(answer, SizedReplicas)]
+    for answer, seen in list(zip(answers, deployments_together(answers), strict=True))[::5]:
+        (alone,) = deployments_together([answer])
+        assert seen is not None
+        assert alone is not None
+        same((seen.ttft_s, seen.tpot_s, seen.watts_frac), (alone.ttft_s, alone.tpot_s, alone.watts_frac))
+
+
+def test_layers_in_the_memory_of_the_host_are_timed_node_by_node() -> None:
+    assert not size_together(questions("Llama-3.1-8B", "h100", offload_weights=0.5))
 
 
 @pytest.mark.parametrize("less", ["adapters", "share"])

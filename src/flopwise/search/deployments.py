@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
-from flopwise.cost.fabric import Fabric
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import num_instances
 from flopwise.errors import MissingFactError, SpecError
@@ -22,14 +21,14 @@ from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.facts.storage import Storage
 from flopwise.ops.flops import stack_shape, stack_works
-from flopwise.search.joined_replicas import JoinedRunner, RowsOnce, TimedReplicas
+from flopwise.search.joined_replicas import JoinedReplicas, JoinedRunner, TimedReplicas, rows_of
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.session_caches import LayoutCaches
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
 from flopwise.serving.disaggregated import pooled_load, pooled_users, prefill_layout
-from flopwise.serving.iteration import Runner, StepTime, norms_over_ranks, whole_prompts
+from flopwise.serving.iteration import StepTime, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, StepMemory, rank_budget, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
@@ -225,13 +224,12 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
             columns[place] = _closed_columns(sized, sized.steady, question)
         else:
             flow, started = question.workload, sized.job.software  # its budget of a step goes by the device
-            key = started.name, started.prefill_tokens, flow.requests_per_s, flow.techniques.any
+            key = started.name, started.prefill_tokens, flow.requests_per_s, flow.techniques
             arriving[key].append((place, question, sized))
     for group in arriving.values():
-        first = group[0][1].workload  # techniques, and what caches hold of sessions, differ from device to device
-        alike = not first.techniques.any and first.sessions is None
-        for start in range(0, len(group), READ_TOGETHER if alike else 1):
-            places, *members = zip(*group[start : start + (READ_TOGETHER if alike else 1)], strict=True)
+        most = READ_TOGETHER if group[0][1].workload.sessions is None else 1  # what caches hold differs by device
+        for start in range(0, len(group), most):
+            places, *members = zip(*group[start : start + most], strict=True)
             columns |= zip(places, _arriving_columns(*members), strict=True)
     results = list[Deployments | None]()
     for place, (question, sized) in enumerate(answers):
@@ -296,19 +294,19 @@ class ReplicaQuestion:
     def is_kept(self) -> bool:
         """True if other workloads may have the same answer: not where users are shared among the replicas."""
         users = self.workload.concurrency is not None and self.workload.requests_per_s is None
-        return self.between is None and self.is_joined and not users
+        return self.between is None and self.is_joined and not self.workload.techniques.any and not users
 
     @property
     def is_joined(self) -> bool:
         """True if it is sized together with others."""
-        return not self.workload.techniques.any and self.workload.sessions is None
+        return self.workload.sessions is None and not self.workload.techniques.offloads
 
     @property
     def devices(self) -> tuple[object, ...]:
         """The key of questions that are answered together: all but the links and the devices of a node."""
         model, cluster, _, _, *others = self.key
         assert isinstance(cluster, Cluster)
-        return model, cluster.rates.key, *others
+        return model, cluster.rates.key, *others, self.workload.techniques
 
 
 @dataclass(frozen=True, eq=False)  # itself alone is the same
@@ -1010,7 +1008,7 @@ def _one_pass_steps(sizings: Sequence[tuple[ReplicaQuestion, SizedReplicas]]) ->
             continue
         joined = JoinedReplicas([one.timed for one in some], [one.batch for one in some])
         step = joined.machine.step(whole_prompts(joined.machine.model, joined.in_flight, tokens), joined.layout)
-        steps |= {id(one): _rows_of(step, rows) for one, rows in zip(some, joined.rows, strict=True)}
+        steps |= {id(one): rows_of(step, rows) for one, rows in zip(some, joined.rows, strict=True)}
     return steps
 
 
@@ -1063,57 +1061,3 @@ def _waiting_batches(batch: Floats, service: Floats, num_layouts: int, arrivals:
         return np.where(smaller, values[:, None, :], values[None]).reshape(len(sizes), -1)
 
     return WaitingBatches(table(sizes), table(step_s), arrivals)
-
-
-# Replicas on several kinds of nodes, timed together: what a step costs is mostly its calls
-
-
-class JoinedReplicas:
-    """Replicas with the same `formulas` and so many in flight in one column, links of the same form side by side."""
-
-    def __init__(self, several: Sequence[TimedReplicas], in_flight: Sequence[Floats]) -> None:
-        norms = any(norms_over_ranks(kind.items) for kind in several[0].machine.model.stacks[0].kinds)
-        by_links: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for number, (_, machine) in enumerate(several):
-            starts_s = machine.own_rates.value["kernel_s"] if norms else None  # between the halves of such a norm
-            by_links[machine.fabric.form, starts_s].append(number)
-        self.order = [number for group in by_links.values() for number in group]
-        sizes = [np.size(several[number].job.layout.tp) for number in self.order]
-        ends = np.cumsum(sizes).tolist()
-        slices = dict(zip(self.order, map(slice, [0, *ends], ends), strict=False))
-        self.rows = [slices[number] for number in range(len(several))]
-        machines, place = (
-            tuple(several[number].machine for number in self.order),
-            np.repeat(np.arange(len(sizes)), sizes),
-        )
-        parts = []
-        for group in by_links.values():
-            rows, first = slice(slices[group[0]].start, slices[group[-1]].stop), several[group[0]].machine
-            own = place[rows] - place[rows.start]
-            links = Fabric.together([several[number].machine.fabric for number in group], own)
-            parts.append((rows, first if links is first.fabric else replace(first, fabric=links)))
-        plain = {f.name: getattr(machines[0], f.name) for f in fields(Runner) if f.init}
-        self.layout = ServingLayout(**{name: self._in_order([getattr(job.layout, name) for job, _ in several])
-            for name in DEGREES})  # fmt: skip
-        self.work, self.in_flight = request_work(several[0].job), self._in_order(in_flight)
-        once = RowsOnce.of(machines, place, self.layout, self.in_flight)
-        self.machine = JoinedRunner(**plain, parts=tuple(parts), machines=machines, place=place, once=once)
-
-    def _in_order(self, columns: Sequence[Any]) -> Floats:
-        return np.concatenate([np.asarray(columns[number]) for number in self.order])
-
-    def closed_loops(self) -> list[Steady]:
-        """The `closed_loop` of each job's replicas."""
-        steady = closed_loop(self.machine, self.layout, self.in_flight, *self.work, only_seconds=True)
-        return [_rows_of(steady, rows) for rows in self.rows]
-
-
-def _rows_of(columns: Any, rows: slice) -> Any:
-    """A tuple of columns, or of such tuples, of only these rows; a number stays one."""
-    parts = list[Any]()
-    for one in columns:
-        if isinstance(one, np.ndarray):
-            parts.append(one[rows] if one.ndim else one)
-        else:
-            parts.append(_rows_of(one, rows) if isinstance(one, StepTime) else one)
-    return columns._make(parts)

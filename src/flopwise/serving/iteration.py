@@ -453,7 +453,7 @@ class Runner:
         both = both.plus(both)
         sent_s, computed_s = both.communication_s, both.seconds - both.communication_s
         reading = np.asarray(load.prefill_tokens) > 0
-        taken = min(DISPATCH_CORES / max(self.rates.num_sms, 1), 1.0) * np.minimum(sent_s, computed_s)
+        taken = np.minimum(DISPATCH_CORES / np.maximum(self.rates.num_sms, 1), 1.0) * np.minimum(sent_s, computed_s)
         slower_s = computed_s + np.where(reading, taken, np.minimum(self._packing_s(half, split), sent_s))
         shown_s = np.maximum(sent_s - slower_s, 0.0) + np.minimum(sent_s, slower_s) / (2.0 * stack.num_layers)
         return both._replace(

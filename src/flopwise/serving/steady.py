@@ -118,7 +118,7 @@ def _mixed_load(
     )
 
 
-COLUMNS = (
+STACKED = (
     "decode_batch", "decode_context", "prefill_tokens", "prefill_context", "prompts", "encoded", "encoder",
     "prefill_ranks",
 )  # fmt: skip
@@ -127,17 +127,20 @@ COLUMNS = (
 
 def _steps(runner: Runner, layout: ServingLayout, *loads: StepLoad, only_seconds: bool) -> list[StepTime]:
     """The times of steps with several loads, side by side: what goes by the layout alone is computed once."""
-    columns = {name: [getattr(load, name) for load in loads] for name in COLUMNS}
+    columns = {name: [getattr(load, name) for load in loads] for name in STACKED}
     degrees = (layout.tp, layout.pp, layout.ep, layout.dp)
     shape = np.broadcast_shapes(*map(np.shape, (*degrees, *chain.from_iterable(columns.values()))))
-    different = {
+    different: dict[str, Any] = {
         name: np.stack([np.broadcast_to(one, shape) for one in column])
         for name, column in columns.items()
         if any(one is not column[0] for one in column)
     }
     whole = runner.step(replace(loads[0], only_seconds=only_seconds, **different), layout)
-    stacked = len(shape) + 1
-    return [StepTime(*(part[row] if np.ndim(part) == stacked else part for part in whole)) for row in range(len(loads))]
+
+    def of_load(part: Floats, row: int) -> Floats:
+        return part[row] if isinstance(part, np.ndarray) and part.ndim > len(shape) else part
+
+    return [StepTime(*(of_load(part, row) for part in whole)) for row in range(len(loads))]
 
 
 def least_prompt_s(runner: Runner, layout: ServingLayout, input_tokens: Floats) -> Floats:
