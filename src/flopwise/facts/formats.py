@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from flopwise import units
 from flopwise.facts.architecture import Embedding, Experts, Item, Linear, Norm
-from flopwise.facts.tables import Confidence, Count, Day, FactTable, number, words
+from flopwise.facts.tables import Count, Day, FactTable, SourcedRow, number, words
 from flopwise.values import dataclass
 
 Role = Literal[
@@ -335,7 +335,7 @@ class CacheFormat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QualityRecord:
+class QualityRecord(SourcedRow):
     """A public evaluation of a model in a weight format, relative to the same model in 16 bits.
 
     `kept`: its score over that of 16 bits, or `perplexity_ratio`: its perplexity over that. `trained`: with the
@@ -345,13 +345,9 @@ class QualityRecord:
     format: str
     model: str
     measure: str
-    source: str
-    date: Day
     kept: float | None = None
     perplexity_ratio: float | None = None
     trained: bool = False
-    confidence: Confidence = "medium"
-    notes: str = ""
 
     @property
     def score(self) -> float:
