@@ -108,7 +108,7 @@ def test_communicators_of_several_gpus_stand_beside_the_context() -> None:
 def test_a_vision_tower_stands_beside_the_weights_of_its_checkpoint() -> None:
     """Llama-4-Scout on the hub has 108,641,793,536 parameters, its layers for text 107,769,861,120: 871.9 million more.
 
-    By hand: 34 layers of 1,408, 4 x 1,408^2 + 2 x 1,408 x 5,632 each, 808.9 million; 23.1 and 16.8 of the adapter
+    By hand: 34 layers of 1,408, 4 x 1,408^2 + 2 x 1,408 x 5,632 each, 808.8 million; 23.1 and 16.8 of the adapter
     (5,632 to 4,096, and once more), 21.0 of the projector; the rest are patches, positions, norms and biases.
     """
     model, tower = load_model("Llama-4-Scout"), 108_641_793_536 - 107_769_861_120

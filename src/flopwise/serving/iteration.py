@@ -58,7 +58,7 @@ from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work, touched_experts
 from flopwise.serving.memory import generates
-from flopwise.serving.precision import conversion_note
+from flopwise.serving.precision import PartsPath, conversion_note
 from flopwise.values import dataclass, kept_by_identity, replace
 
 if TYPE_CHECKING:
@@ -266,6 +266,7 @@ class Runner:
     dtype: str  # precision of the matrix products inside the layers: a key of `cost.precisions.PRECISIONS`
     weight_bits: float  # per weight element of the layers, scales included
     wide: frozenset[str] = frozenset()  # parts of the layers (attention, router ...) whose weights stay in 16 bits
+    eight: PartsPath | None = None  # parts whose weights are in 8 bits, beside experts in fewer
     kv_dtype: CacheFormat = BF16_CACHE
     head_bits: float = 16.0  # per weight element of the head
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
@@ -627,7 +628,10 @@ class Runner:
         return timing._replace(seconds=np.maximum(np.minimum(least, timing.seconds), timing.seconds - hidden_s))
 
     def _format(self, work: Work, *, inside: bool) -> tuple[str, float]:
-        if inside and work.kind in {"matmul", "grouped"} and work.name.split("/")[0] not in self.wide:
+        part, is_product = work.name.split("/")[0], work.kind in {"matmul", "grouped"}
+        if inside and is_product and self.eight is not None and part in self.eight.parts:
+            return self.eight.dtype, self.eight.weight_bits
+        if inside and is_product and part not in self.wide:
             return self.dtype, self.weight_bits
         if not inside and work.kind == "matmul" and self.head_bits < UNPACKED * 16.0:
             return "int4_wo" if self.head_bits < 6 else "int8_wo", self.head_bits

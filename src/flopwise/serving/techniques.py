@@ -522,7 +522,8 @@ def _formats(model: Model, form: WeightFormat, rates: Rates) -> dict[str, Any]:
     path = product_path(model, form, rates)
     other = "fp32" if path.dtype in ("fp32", "tf32") else "bf16"
     return {
-        "dtype": path.dtype, "weight_bits": path.weight_bits, "wide": path.wide, "head_bits": path.head_bits,
+        "dtype": path.dtype, "weight_bits": path.weight_bits, "wide": path.wide, "eight": path.eight,
+        "head_bits": path.head_bits,
         "other_dtype": other, "chains": not form.has_zeros,
     }  # fmt: skip
 
