@@ -244,8 +244,8 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
 
 
 OVERLOAD = 0.5
-"""Share of its arrivals that a job answers a second at least, to be one of a rate: below, most are answered after the last
-has come, and how fast a full replica is decides."""
+"""Share of its arrivals that a job answers a second at least, to be one of a rate: below, most are answered after the
+last has come, and how fast a full replica is decides."""
 
 
 def in_its_class(job: ServeJob, requests_per_s: float) -> ServeJob:
