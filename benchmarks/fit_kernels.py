@@ -166,7 +166,7 @@ def without_gpu(rows: Sequence[Row], facts: Facts, gpu: str, descents: int = 1) 
 def _scopes(facts: Facts, gpu: str) -> tuple[str, str]:
     """The family of a GPU, and its link."""
     a = facts.accelerator(gpu)
-    return families(a.vendor, a.architecture, a.compute_capability, a.kind)[0], (a.link or "none").lower()
+    return families(a)[0], (a.link or "none").lower()
 
 
 def main() -> None:

@@ -162,7 +162,7 @@ def _moves(constant: Constant, run: PublishedRun) -> bool:
         if constant.name not in used:
             return False
     chip = run.job.cluster.accelerator
-    scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
+    scopes = families(chip)
     return chip.calibration.find(constant.name, (*scopes, "any")).scope in constant.scopes
 
 

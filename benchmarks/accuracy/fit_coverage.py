@@ -67,7 +67,7 @@ class Measured:
 
 def family_of(chip: Accelerator) -> str:
     """The first of a device's scopes."""
-    return families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    return families(chip)[0]
 
 
 def distance(prediction: Prediction, facts: Facts, unseen: Mapping[tuple[str, str], float]) -> float | None:

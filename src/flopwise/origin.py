@@ -115,7 +115,7 @@ class Device:
         """One calibrated parameter, with the measurements behind it and the family that lent it."""
         if name not in self._known:
             chip = self.chip
-            scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
+            scopes = families(chip)
             row = chip.calibration.find(name, scopes)
             other = f"measured on {row.scope}, none on {scopes[0]}; " if lent(row.scope, scopes) else ""
             self._known[name] = calibration(

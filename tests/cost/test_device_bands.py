@@ -66,6 +66,11 @@ def test_the_rows_that_are_named_are_those_of_the_architecture() -> None:
     assert device("Gaudi3").spread >= FACTS.calibration.measured["training"].maker_out  # rows of one publisher alone
 
 
+def test_a_variant_with_few_measured_runs_errs_as_its_family() -> None:
+    h20, h100 = device("H20"), device("H100-SXM-80")
+    assert (h20.family_rows, h20.spread, h20.low, h20.high) == (h100.family_rows, h100.spread, h100.low, h100.high)
+
+
 def family(rows: int, sources: int, spread: float, maker: str = "A gpu") -> FamilyRows:
     """Rows of a family."""
     return FamilyRows(maker=maker, rows=rows, sources=sources, spread=spread)

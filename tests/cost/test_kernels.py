@@ -27,7 +27,7 @@ from flopwise.cost.kernels import (
     work_s,
 )
 from flopwise.cost.precisions import PRECISIONS
-from flopwise.cost.rates import Rates, rates
+from flopwise.cost.rates import Rates, families, rates
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Attend, Experts, Linear, Norm
 from flopwise.facts.catalog import load_facts
@@ -201,6 +201,39 @@ def test_large_products_run_at_published_rates() -> None:
         chip = FACTS.accelerator(name)
         reached = 2 * 8192.0**3 / float(np.asarray(matmul_s(rates(chip), 8192, 8192, 8192).seconds))
         assert reached == pytest.approx(chip.figure("measured_bf16_flops_per_s"), rel=0.2), name
+
+
+@pytest.mark.parametrize(
+    ("dim", "published", "within"), [(1024, 95.1, 0.1), (2048, 120.3, 0.1), (4096, 133.4, 0.04), (8192, 138.6, 0.04)]
+)
+def test_an_h20_keeps_its_slowed_matrix_units_busy(dim: int, published: float, within: float) -> None:
+    """Its products in bf16 of sizes that no constant is from (zzc0721/torch-performance-test-data, issue 77)."""
+    seconds = float(np.asarray(matmul_s(rates(FACTS.accelerator("H20")), dim, dim, dim, cold=False).seconds))
+    assert 2e-12 * dim**3 / seconds == pytest.approx(published, rel=within)
+
+
+@pytest.mark.parametrize(("head_dim", "published"), [(128, 107.8), (64, 100.3)])
+def test_flash_attention_with_a_mask_on_an_h20(head_dim: int, published: float) -> None:
+    """FlashAttention-3 of 2,048 tokens, batch 2, 2,048 wide (Dao-AILab/flash-attention, issue 1310), mask of a decoder.
+
+    The rate is one without a mask, fixed times included, so the time is a little long; with the shares of an H100's
+    kernels it is a quarter longer.
+    """
+    many = 2048 // head_dim
+    heads, pairs = Heads(many, many, head_dim, head_dim), 2048 * 2049 / 2
+    seconds = prefill_attention_s(rates(FACTS.accelerator("H20")), heads, pairs, 2, 2048, 2048).seconds
+    reached = 2 * many * 4e-12 * head_dim * 2048**2 / 2 / float(np.asarray(seconds))
+    assert 0.85 * published < reached < published
+
+
+def test_slowed_matrix_units_make_a_family_of_their_own() -> None:
+    scopes = {
+        name: families(FACTS.accelerator(name))[:2] for name in ("H20", "H20-141", "H100-PCIe-80", "H200-NVL-141")
+    }
+    assert scopes["H20"] == scopes["H20-141"] == ("hopper-h20", "hopper")
+    assert {scopes["H100-PCIe-80"][0], scopes["H200-NVL-141"][0]} == {"hopper"}
+    unknown = replace(FACTS.accelerator("H20"), num_sms=None)
+    assert families(unknown)[0] == "hopper"
 
 
 def test_what_is_not_known_is_said() -> None:

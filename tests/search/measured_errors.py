@@ -22,7 +22,7 @@ NORMAL = NormalDist()
 def spread_on(gpu: str, kind: str) -> float:
     """How many times wider the bands of a kind of prediction are on a device."""
     chip = FACTS.accelerator(gpu)
-    family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    family = families(chip)[0]
     return FACTS.calibration.measured[kind].spread(family, f"{chip.vendor} {chip.kind}")
 
 
@@ -33,7 +33,7 @@ TIMED = {"ampere", "hopper", "blackwell", "blackwell-ultra", "blackwell-rtx"}
 def class_on(gpu: str, name: str) -> str:
     """The class of a server's predictions on one device: a class of its own where no kernel of the family was timed."""
     chip = FACTS.accelerator(gpu)
-    family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    family = families(chip)[0]
     return name if family in TIMED else f"{name}.far"
 
 

@@ -240,7 +240,7 @@ def fabric(
         each = offer.network_bytes_per_s / per_node
     if each is None:
         chip = accelerator
-        scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
+        scopes = families(chip)
         each = table.find("link_default_bytes_per_s", (*scopes, "any")).value
         assumptions += (f"{UNKNOWN_NETWORK}; {8e-9 * each:.0f} Gbit/s per device assumed",)
     level, notes = _level("network", UNBOUNDED, float(each), table)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from flopwise.cost.rates import families
+from flopwise.cost.rates import VARIANTS, families
 from flopwise.errors import MissingFactError
-from flopwise.facts.calibration import Calibration, ErrorQuantiles
+from flopwise.facts.calibration import FEW_ROWS, Calibration, ErrorQuantiles
 from flopwise.ops.types import Array, Floats
 from flopwise.values import dataclass, replace
 
@@ -322,7 +322,8 @@ def device_band(name: str, cluster: Cluster) -> ErrorBand:
     A calibration profile's errors of the very family stand before all others.
 
     Source: `MeasuredFamilies.spread`: what leaving out families and makers costs in the backtests
-    (benchmarks/accuracy/fit_coverage.py). Assumes: an unseen family errs as those that were left out.
+    (benchmarks/accuracy/fit_coverage.py). Assumes: an unseen family errs as those that were left out; a variant of
+    which few runs were measured as its family.
 
     Raises:
         MissingFactError: no backtest stands behind that class.
@@ -332,13 +333,17 @@ def device_band(name: str, cluster: Cluster) -> ErrorBand:
 
 @lru_cache(maxsize=4096)
 def _chip_band(name: str, chip: Accelerator, ambiguous: bool) -> ErrorBand:
-    family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    family = families(chip)[0]
     own_errors = _nearest_errors(name, chip.calibration, f"{OF_FAMILY}{family}")
     band = own_errors or error_band(name, chip.calibration)
     if own_errors is not None:
         band = replace(own_errors, family=family, family_rows=own_errors.rows)
     elif (measured := chip.calibration.measured.get(name.split(".", maxsplit=1)[0])) is not None:
-        own, spread = measured.families.get(family), measured.spread(family, f"{chip.vendor} {chip.kind}")
+        own = measured.families.get(family)
+        if own is None or own.rows < FEW_ROWS:
+            family = VARIANTS.get(family, family)
+            own = measured.families.get(family)
+        spread = measured.spread(family, f"{chip.vendor} {chip.kind}")
         if chip.kind in OTHER_SOFTWARE:
             spread = max(spread, WIDER_WHEN_AMBIGUOUS)
         band = replace(band, family=family, family_rows=0 if own is None else own.classes.get(band.name, 0))

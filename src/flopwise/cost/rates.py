@@ -28,10 +28,15 @@ NVIDIA_FAMILIES: dict[str, str] = {
     "6.0": "gp100", "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere-rtx", "8.9": "ada",
     "9.0": "hopper", "10.0": "blackwell", "10.3": "blackwell-ultra", "12.0": "blackwell-rtx", "12.1": "blackwell-rtx",
 }  # fmt: skip
-VARIANTS: dict[str, str] = {"blackwell-ultra": "blackwell"}
-"""Families that are another but for a part: Blackwell Ultra doubles the exponentials, which hold attention back."""
+VARIANTS: dict[str, str] = {"blackwell-ultra": "blackwell", "hopper-h20": "hopper"}
+"""Families that are another but for a part: Blackwell Ultra doubles the exponentials, which hold attention back; an H20
+has matrix units of a quarter of the rate, which nothing else of a core holds back."""
+SLOWED: dict[str, tuple[str, float]] = {"hopper": ("hopper-h20", 4e12)}
+"""Of a family: its variant with slowed matrix units, and the 16-bit rate of a core below which a device is one. An H20
+has 1.9 TFLOP/s a core, other Hoppers 6.3 to 7.5 (NVIDIA's datasheets)."""
 RELATIVES: dict[str, tuple[str, ...]] = {
     "blackwell-ultra": ("blackwell",),
+    "hopper-h20": ("hopper",),
     "volta": ("ampere",),
     "turing": ("ampere-rtx", "blackwell-rtx"),
     "ampere-rtx": ("blackwell-rtx",),
@@ -201,18 +206,22 @@ def precision(dtype: str) -> Precision:
         raise SpecError(f"precision {dtype!r} is unknown; allowed: {', '.join(PRECISIONS)}") from None
 
 
-def families(vendor: str, architecture: str, compute_capability: str | None, kind: str) -> tuple[str, ...]:
+def families(chip: Accelerator) -> tuple[str, ...]:
     """Calibration scopes of a device, nearest first: family, relatives, vendor, kind of device, `any`.
 
-    Source: NVIDIA's compute capabilities; the kinships of `RELATIVES`. Assumes: a family's devices reach like shares.
+    Source: NVIDIA's compute capabilities; `SLOWED`; the kinships of `RELATIVES`. Assumes: a family's devices reach like
+    shares.
     """
-    vendor_key = vendor.lower()
-    if vendor_key == "nvidia" and kind == "gpu":
-        family = NVIDIA_FAMILIES.get(str(compute_capability or ""), architecture.lower())
+    vendor = chip.vendor.lower()
+    if vendor == "nvidia" and chip.kind == "gpu":
+        family = NVIDIA_FAMILIES.get(str(chip.compute_capability or ""), chip.architecture.lower())
+        slowed, least = SLOWED.get(family, ("", 0.0))
+        if chip.num_sms and 0.0 < _sixteen_bit_peak(chip) < least * chip.num_sms:
+            family = slowed
     else:
-        family = architecture.lower().replace(" ", "-")
-    vendors = () if kind in SHARED_KINDS else (vendor_key,)  # a vendor's CPUs tell nothing of its GPUs
-    return tuple(dict.fromkeys((family, *RELATIVES.get(family, ()), *vendors, kind, "any")))
+        family = chip.architecture.lower().replace(" ", "-")
+    vendors = () if chip.kind in SHARED_KINDS else (vendor,)  # a vendor's CPUs tell nothing of its GPUs
+    return tuple(dict.fromkeys((family, *RELATIVES.get(family, ()), *vendors, chip.kind, "any")))
 
 
 LENT = (" not measured for ", "; the value for ", " stands in")
@@ -266,7 +275,7 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         MissingFactError: the calibration lacks a parameter altogether.
     """
     table = calibration or accelerator.calibration
-    scopes = families(accelerator.vendor, accelerator.architecture, accelerator.compute_capability, accelerator.kind)
+    scopes = families(accelerator)
     names = table.names("link_", "wrapper_", "host_", MEASURED_WATTS)
     value, assumptions = resolve_parameters(table, names, scopes, accelerator.name)
     value[MEASURED_POWER] = _measured_power(table, scopes)
@@ -320,10 +329,13 @@ def _core_slowness(accelerator: Accelerator) -> float:
 
 def _core_flops_per_cycle(accelerator: Accelerator) -> float:
     """16-bit operations of a GPU's core in a cycle; 0 where its cores or their clock are not known."""
-    peak = next((accelerator.peak[d] for d in SIXTEEN_BIT if d in accelerator.peak), 0.0)
     if accelerator.kind != "gpu" or not accelerator.num_sms or not accelerator.boost_clock_hz:
         return 0.0
-    return peak / (accelerator.num_sms * accelerator.boost_clock_hz)
+    return _sixteen_bit_peak(accelerator) / (accelerator.num_sms * accelerator.boost_clock_hz)
+
+
+def _sixteen_bit_peak(accelerator: Accelerator) -> float:
+    return next((accelerator.peak[d] for d in SIXTEEN_BIT if d in accelerator.peak), 0.0)
 
 
 def _own_w(accelerator: Accelerator, watts: float | None) -> float | None:

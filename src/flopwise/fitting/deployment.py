@@ -96,7 +96,7 @@ def deployment_constants(job: ServeJob) -> tuple[Constant, ...]:
     host's time for a token.
     """
     engine, chip = job.engine, job.cluster.accelerator
-    scope = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    scope = families(chip)[0]
     eager = chip.kind == "cpu"
     layer_s = 125e-6 if eager else max(engine.layer_s, 1e-7)
     sequence_s, spread = (50e-6, 1.0) if eager else (max(engine.sequence_s, 1e-6), 1.5)
@@ -406,7 +406,7 @@ def deployment_profile(
     result, job = fit_deployment(served, facts), served[0].job
     columns = {**type(job.engine).fitted_columns(), "front_s": "Front end's time for one request: one after another."}
     chip = job.cluster.accelerator
-    family = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    family = families(chip)[0]
     digits = {constant: float(f"{value:.4g}") for constant, value in result.values.items()}
     engine = {c.name: v for c, v in digits.items() if c.table == "engines"}
     rows = {

@@ -165,7 +165,7 @@ def _tokens_per_s(job: TrainJob, facts: Facts, chips: dict[str, Rates]) -> float
 
 def family_of(chip: Accelerator) -> str:
     """The nearest scope of a device's constants."""
-    return families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)[0]
+    return families(chip)[0]
 
 
 def with_parameters(facts: Facts, above: Sequence[Parameter]) -> Facts:
@@ -185,7 +185,7 @@ def _present(constant: Constant, facts: Facts) -> Parameter:
 
 
 def _chain(chip: Accelerator) -> tuple[str, ...]:
-    return families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
+    return families(chip)
 
 
 def candidates(facts: Facts, figures: Sequence[MeasuredFigure]) -> list[Constant]:

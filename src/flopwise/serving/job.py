@@ -270,7 +270,7 @@ def is_far(job: ServeJob) -> bool:
     chip, row = job.cluster.accelerator, job.software
     if row.local:
         return chip.kind == "cpu" or chip.vendor not in NATIVE
-    scopes = families(chip.vendor, chip.architecture, chip.compute_capability, chip.kind)
+    scopes = families(chip)
     apart = int(job.layout.tp) > 1 and any(level.shared for level in job.cluster.fabric.levels)
     timed = any(not lent(scope, scopes) for scope in chip.calibration.scopes.get("attention_frac", ()))
     return apart or not row.graphs or not timed
