@@ -29,6 +29,7 @@ from flopwise.search.plan_serving import nodes_with_engine
 from flopwise.search.replica import with_facts
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
+from flopwise.serving.sessions import SessionTraffic
 from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import request_work, runner
 
@@ -144,13 +145,13 @@ def test_kernels_of_rows_that_differ_in_their_links_alone_are_timed_once(monkeyp
 def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices with other figures stand in one column, one without bf16 (T4) among them; a CPU in one of its own."""
     calls: list[int] = []
-    together = deployments_file._closed_loops
+    together = deployments_file._in_closed_loops
 
-    def counted(some: Any, **asked: Any) -> Any:
+    def counted(some: Any) -> Any:
         calls.append(len(some))
-        return together(some, **asked)
+        return together(some)
 
-    monkeypatch.setattr(deployments_file, "_closed_loops", counted)
+    monkeypatch.setattr(deployments_file, "_in_closed_loops", counted)
     gpus = ("A100-SXM-80", "h100", "l4", "l40s", "t4", "Xeon Platinum 8488C")
     group = [question for gpu in gpus for question in questions("Llama-3.1-8B", gpu)]
     SIZED.clear()
@@ -200,13 +201,13 @@ def test_replicas_with_techniques_are_timed_as_each_alone(used: str, monkeypatch
     """A plan with images timed every node by itself and took six times as long; nothing of it is kept for others."""
     model, techniques = TECHNIQUES[used]
     calls: list[int] = []
-    together = deployments_file._closed_loops
+    together = deployments_file._in_closed_loops
 
     def counted(some: Any) -> Any:
         calls.append(len(some))
         return together(some)
 
-    monkeypatch.setattr(deployments_file, "_closed_loops", counted)
+    monkeypatch.setattr(deployments_file, "_in_closed_loops", counted)
     SIZED.clear()
     group = [
         question for gpu in ("h100", "h200", "A100-SXM-80") for question in questions(model, gpu, "fp8", **techniques)
@@ -225,6 +226,41 @@ def test_replicas_with_techniques_are_timed_as_each_alone(used: str, monkeypatch
         assert seen is not None
         assert alone is not None
         same((seen.ttft_s, seen.tpot_s, seen.watts_frac), (alone.ttft_s, alone.tpot_s, alone.watts_frac))
+
+
+def test_sessions_are_settled_together_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share of histories that caches hold, and replicas with it, node by node and in one column."""
+    calls: list[int] = []
+    together = deployments_file._in_closed_loops
+
+    def counted(some: Any) -> Any:
+        calls.append(len(some))
+        return together(some)
+
+    monkeypatch.setattr(deployments_file, "_in_closed_loops", counted)
+    plain, _ = asked("Llama-3.1-8B", "h100")
+    sessions = SessionTraffic(turns=5, input_tokens=400, output_tokens=150, think_s=30.0, kv_stores="host=30GB")
+    workload, model = replace(plain, sessions=sessions, input_tokens=1500), FACTS.model("Llama-3.1-8B")
+    forms = FACTS.weight_format("bf16"), FACTS.cache_format("bf16")
+    nodes = [node for gpu in ("h100", "A100-SXM-80") for node in asked("Llama-3.1-8B", gpu)[1]]
+    found = size_together([ReplicaQuestion.of(model, workload, node, *forms) for node in nodes])
+    answers = [(question, one) for question, one in found.items() if isinstance(one, SizedReplicas)]
+    assert len(calls) < len(answers) / 3
+    for (question, one), seen in list(zip(answers, deployments_together(answers), strict=True))[::4]:
+        alone = sized_replicas(question)
+        assert isinstance(alone, SizedReplicas)
+        assert one.steady is not None
+        assert alone.steady is not None
+        hits = np.asarray(one.known["found_frac"])
+        assert hits.max() > hits.min() > 0
+        np.testing.assert_allclose(hits, alone.known["found_frac"], rtol=1e-9)
+        np.testing.assert_allclose(one.fetch_s, alone.fetch_s, rtol=1e-9)
+        np.testing.assert_allclose(one.steady.ttft_s, alone.steady.ttft_s, rtol=1e-9)
+        (other,) = deployments_together([(question, alone)])
+        assert seen is not None
+        assert other is not None
+        for name in ("ttft_s", "tpot_s", "replicas", "found_frac"):
+            np.testing.assert_allclose(getattr(seen, name), getattr(other, name), rtol=1e-9, err_msg=name)
 
 
 def test_layers_in_the_memory_of_the_host_are_timed_node_by_node() -> None:

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields
 from functools import cached_property, lru_cache, partial
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.joined_replicas import JoinedReplicas, JoinedRunner, TimedReplicas, rows_of
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
-from flopwise.search.session_caches import LayoutCaches
+from flopwise.search.session_caches import LayoutCaches, held
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
 from flopwise.serving.disaggregated import pooled_load, pooled_users, prefill_layout
@@ -32,6 +32,7 @@ from flopwise.serving.iteration import StepTime, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, StepMemory, rank_budget, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
+from flopwise.serving.sessions import SessionTraffic
 from flopwise.serving.startup import cold_start
 from flopwise.serving.steady import (
     Percentile,
@@ -224,12 +225,11 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
             columns[place] = _closed_columns(sized, sized.steady, question)
         else:
             flow, started = question.workload, sized.job.software  # its budget of a step goes by the device
-            key = started.name, started.prefill_tokens, flow.requests_per_s, flow.techniques
+            key = started.name, started.prefill_tokens, flow.requests_per_s, flow.techniques, flow.sessions
             arriving[key].append((place, question, sized))
     for group in arriving.values():
-        most = READ_TOGETHER if group[0][1].workload.sessions is None else 1  # what caches hold differs by device
-        for start in range(0, len(group), most):
-            places, *members = zip(*group[start : start + most], strict=True)
+        for start in range(0, len(group), READ_TOGETHER):
+            places, *members = zip(*group[start : start + READ_TOGETHER], strict=True)
             columns |= zip(places, _arriving_columns(*members), strict=True)
     results = list[Deployments | None]()
     for place, (question, sized) in enumerate(answers):
@@ -294,19 +294,20 @@ class ReplicaQuestion:
     def is_kept(self) -> bool:
         """True if other workloads may have the same answer: not where users are shared among the replicas."""
         users = self.workload.concurrency is not None and self.workload.requests_per_s is None
-        return self.between is None and self.is_joined and not self.workload.techniques.any and not users
+        plain = not self.workload.techniques.any and self.workload.sessions is None
+        return self.between is None and plain and not users
 
     @property
     def is_joined(self) -> bool:
         """True if it is sized together with others."""
-        return self.workload.sessions is None and not self.workload.techniques.offloads
+        return not self.workload.techniques.offloads
 
     @property
     def devices(self) -> tuple[object, ...]:
         """The key of questions that are answered together: all but the links and the devices of a node."""
         model, cluster, _, _, *others = self.key
         assert isinstance(cluster, Cluster)
-        return model, cluster.rates.key, *others, self.workload.techniques
+        return model, cluster.rates.key, *others, self.workload.techniques, self.workload.sessions
 
 
 @dataclass(frozen=True, eq=False)  # itself alone is the same
@@ -322,6 +323,7 @@ class SizedReplicas:
     fetch_s: float | Floats = 0.0  # of a prompt, until stores have brought what they hold of it
     bands: dict[bool, dict[str, ErrorBand]] = field(default_factory=lambda: {False: {}, True: {}}, compare=False)
     """`Deployments.bands` of closed loops, and of requests that arrive at a rate."""
+    sessions: ClassVar[None] = None  # whose histories are not counted yet
 
     @property
     def job(self) -> ServeJob:
@@ -384,7 +386,7 @@ def sized_replicas(question: ReplicaQuestion) -> Answer:
     grid = _question_grid(question)
     memory = _grid_memory(question, grid, question.node.cluster.accelerator.hbm_bytes)
     sizing = _sizing(question, _Room(grid, memory))
-    answer = _answer(sizing, _closed_loops([sizing])[0] if _generates(sizing) else None)
+    answer = _in_closed_loops([sizing])[0] if _generates(sizing) else _answer(sizing)
     if question.is_kept:
         SIZED[question] = answer
     return answer
@@ -420,8 +422,10 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
     loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh])
     for sizings in fresh:
         for question, sizing in sizings.items():
-            if not _generates(sizing) or id(sizing) in loops:
-                known[question] = _answer(sizing, loops.get(id(sizing)))
+            if not _generates(sizing):
+                known[question] = _answer(sizing)
+            elif id(sizing) in loops:
+                known[question] = loops[id(sizing)]
     for question, answer in known.items():
         if question.is_kept:
             SIZED[question] = answer
@@ -439,41 +443,52 @@ class _Sizing:
     known: dict[str, Any]
     start: tuple[float, Storage]
     fetch_s: float | Floats = 0.0
+    caches: LayoutCaches | None = None  # of sessions, whose histories are not counted yet
 
     @property
     def job(self) -> ServeJob:
         """All rows in columns."""
         return self.timed.job
 
+    @property
+    def sessions(self) -> SessionTraffic | None:
+        """The sessions whose histories are not counted yet."""
+        return None if self.caches is None else self.caches.sessions
+
+    def sized(self, steady: Steady | None) -> SizedReplicas:
+        """The replicas with their closed loops; None where they answer in one pass."""
+        return SizedReplicas(
+            self.timed, self.batch, self.num_layouts, steady, self.known, self.start, fetch_s=self.fetch_s
+        )
+
 
 def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
     return isinstance(sizing, _Sizing) and not sizing.one_pass
 
 
-def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None) -> Answer:
-    """The sizing with its closed loops; what has none is an answer by itself."""
-    if not isinstance(sizing, _Sizing):
-        return sizing
-    return SizedReplicas(
-        sizing.timed, sizing.batch, sizing.num_layouts, steady, sizing.known, sizing.start, fetch_s=sizing.fetch_s
-    )
+def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None = None) -> Answer:
+    """The sizing with its closed loops, if it has any; what has no rows is an answer by itself."""
+    return sizing.sized(steady) if isinstance(sizing, _Sizing) else sizing
 
 
-def _closed_loops(some: Sequence[_Sizing]) -> list[Steady]:
-    """The closed loops of sizings that the same formulas hold for."""
+def _in_closed_loops(some: Sequence[_Sizing]) -> list[SizedReplicas]:
+    """The sizings, for which the same formulas hold, in their closed loops."""
+    some = _with_histories(some)
     if len(some) == 1:
         (one,) = some
         work = request_work(one.job)
-        return [closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True)]
-    return JoinedReplicas([one.timed for one in some], [one.batch for one in some]).closed_loops()
+        loops = [closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True)]
+    else:
+        loops = JoinedReplicas([one.timed for one in some], [one.batch for one in some]).closed_loops()
+    return [one.sized(steady) for one, steady in zip(some, loops, strict=True)]
 
 
-def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, Steady]:
-    """The closed loops of sizings, by the `id` of each; none of those whose device lacks a rate."""
-    loops: dict[int, Steady] = {}
+def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, SizedReplicas]:
+    """The sizings in their closed loops, by the `id` of each; none of those whose device lacks a rate."""
+    loops: dict[int, SizedReplicas] = {}
     for some in _joined_groups(groups):
         try:
-            loops |= zip(map(id, some), _closed_loops(some), strict=True)
+            loops |= zip(map(id, some), _in_closed_loops(some), strict=True)
         except (MissingFactError, SpecError):
             continue
     return loops
@@ -486,7 +501,7 @@ def _joined_groups(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
     """Groups of one device each, those side by side that the same formulas hold for, up to `JOINED_ROWS`."""
     joined: dict[tuple[object, ...], list[list[OnJob]]] = {}
     for group in filter(None, groups):
-        parts = joined.setdefault(JoinedRunner.formulas([one.timed for one in group]), [[]])
+        parts = joined.setdefault((JoinedRunner.formulas([one.timed for one in group]), group[0].sessions), [[]])
         rows = sum(one.batch.size for one in parts[-1]) + sum(one.batch.size for one in group)
         if parts[-1] and rows > JOINED_ROWS:
             parts.append([])
@@ -594,8 +609,9 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
         "found_frac": np.zeros(sizes.size),
         "prefill_gpus": np.full(sizes.size, pool),
     }
+    sizing = _Sizing(TimedReplicas(job, runner(job)), batch, fit.size, one_pass, known, question.start)
     if workload.sessions is None:
-        return _Sizing(TimedReplicas(job, runner(job)), batch, fit.size, one_pass, known, question.start)
+        return sizing
     tokens, token_bytes = _cache_rooms(memory, grid, fit, whole.shape)
     largest = {name: degree[-fit.size :] for name, degree in degrees.items()}
     fewest = least[-fit.size :] if isinstance(least, np.ndarray) and least.ndim else least
@@ -604,20 +620,27 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
         in_flight = batch[-fit.size :] * largest["dp"]
         return _replicas(capacity, in_flight, workload, fewest, np.zeros(fit.size))
 
-    alone = replace(job, layout=ServingLayout(**largest))
-    caches = LayoutCaches(job=alone, batch=batch[-fit.size :], tokens=tokens, token_bytes=token_bytes)
-    session_caches, fetch_s = caches(workload, replicas)
-    known["found_frac"] = np.broadcast_to(session_caches, sizes.shape).ravel()
-    job = replace(job, techniques=replace(job.techniques, hit_frac=known["found_frac"]))
-    return _Sizing(
-        TimedReplicas(job, runner(job)),
-        batch,
-        fit.size,
-        one_pass,
-        known,
-        question.start,
-        np.broadcast_to(fetch_s, sizes.shape).ravel(),
-    )
+    caches = LayoutCaches(
+        job=replace(job, layout=ServingLayout(**largest)), workload=workload, batch=batch[-fit.size :], tokens=tokens,
+        token_bytes=token_bytes, replicas=replicas,
+    )  # fmt: skip
+    return replace(sizing, caches=caches)
+
+
+def _with_histories(sizings: Sequence[_Sizing]) -> list[_Sizing]:
+    """The sizings with what caches hold of the histories of sessions, which are the same for all; or as they are."""
+    several, caches = list[_Sizing](), [one.caches for one in sizings if one.caches is not None]
+    if not caches:
+        return list(sizings)
+    found = held(caches)
+    for sizing, (found_frac, fetch_s) in zip(sizings, found, strict=True):
+        hits, fetches = (np.tile(column, sizing.batch.size // sizing.num_layouts) for column in (found_frac, fetch_s))
+        job = replace(sizing.job, techniques=replace(sizing.job.techniques, hit_frac=cast("Any", hits)))
+        known = sizing.known | {"found_frac": hits}
+        several.append(
+            replace(sizing, timed=TimedReplicas(job, runner(job)), known=known, fetch_s=fetches, caches=None)
+        )
+    return several
 
 
 def _with_pools(grid: ServingLayout, prefill_gpus: int) -> ServingLayout:
@@ -763,7 +786,9 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
     parts = ("compute_s", "memory_s", "communication_s", "conversion_s")
     drawn = {name: column(getattr(one.decode, name) for one in steady) for name in parts}
     prompt, steps = request_work(job)
-    tokens: Any = column([prompt])[rows][:1] if np.ndim(prompt) else prompt  # those of each layout
+    tokens: Any = prompt
+    if np.ndim(prompt):  # those of each layout
+        tokens = column(request_work(one.job)[0] for one in sized)[rows][:1]
     return _ReplicasTogether(
         batch=batch, ranks=degrees["dp"], capacity=column(one.requests_per_s for one in steady) * degrees["dp"],
         decode=step._replace(seconds=seconds, **drawn), ends=np.cumsum([one.batch.size for one in sized]).tolist(),

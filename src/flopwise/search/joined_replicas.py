@@ -25,10 +25,11 @@ from flopwise.serving.iteration import Runner, StepLoad, StepTime, norms_over_ra
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import Steady, closed_loop
-from flopwise.serving.techniques import TechniqueRunner, request_work
+from flopwise.serving.techniques import TechniqueRunner, prefix_tokens, request_work
 
 BY_PART = frozenset({
-    "rates", "fabric", "engine", "dtype", "weight_bits", "head_bits", "chains", "draft", "draft_layout"
+    "rates", "fabric", "engine", "dtype", "weight_bits", "head_bits", "chains", "draft", "draft_layout",
+    "cached_tokens",
 })  # fmt: skip
 """Fields of runners that may differ between replicas in one column; of an engine its limits alone."""
 
@@ -141,10 +142,11 @@ class JoinedRunner(TechniqueRunner):
         and format.
         """
         job, one = group[0]
+        prompt, steps = request_work(job)
         shared, spread = (
             any((np.asarray(getattr(each.job.layout, name)) > 1).any() for each in group) for name in ("dp", "ep")
         )
-        return (request_work(job), shared, spread, *_formulas(one))
+        return (job.input_tokens if np.ndim(prompt) else prompt, steps, shared, spread, *_formulas(one))
 
     def __post_init__(self) -> None:
         """Lay the figures of the machines side by side."""
@@ -288,23 +290,34 @@ class JoinedReplicas:
         self.links = list[tuple[slice, int, Fabric]]()  # rows, the first of their replicas, and the links of each
         for group in by_links.values():
             rows = slice(slices[group[0]].start, slices[group[-1]].stop)
-            own = self.place[rows] - self.place[rows.start]
-            self.links.append((rows, group[0], Fabric.together([every[number].fabric for number in group], own)))
+            place = self.place[rows] - self.place[rows.start]
+            self.links.append((rows, group[0], Fabric.together([every[number].fabric for number in group], place)))
         self.layout = ServingLayout(**{name: self._in_order([getattr(job.layout, name) for job, _ in several])
             for name in DEGREES})  # fmt: skip
-        self.work, self.in_flight = request_work(several[0].job), self._in_order(in_flight)
-        proposing: dict[str, Any] = {}
+        self.in_flight = self._in_order(in_flight)
+        self.job = self._with_hits(several[0].job, [job.techniques.hit_frac for job, _ in several])
+        own: dict[str, Any] = {}
         if drafts:
             tp = self._in_order([machine.draft_layout.tp for machine in every if isinstance(machine, TechniqueRunner)])
-            proposing = {"draft": self._joined(drafts), "draft_layout": ServingLayout(tp=tp)}
-        self.machine = self._joined(every, **proposing)
+            own = {"draft": self._joined(drafts), "draft_layout": ServingLayout(tp=tp)}
+        if np.ndim(self.job.techniques.hit_frac):
+            own["cached_tokens"] = prefix_tokens(self.job)
+        self.machine = self._joined(every, **own)
+
+    def _with_hits(self, job: ServeJob, hits: Sequence[Any]) -> ServeJob:
+        """A job with the share of prompts that caches hold: as it has it, or of each row where `hits` are columns."""
+        if not any(map(np.ndim, hits)):
+            return job
+        by_row: Any = self._in_order(hits)
+        return values.replace(job, techniques=values.replace(job.techniques, hit_frac=by_row))
 
     def _joined(self, runners: Sequence[Runner], **own: Any) -> JoinedRunner:
         """One runner of all rows; `own`: fields of it that differ from those of each."""
         machines = tuple(runners[number] for number in self.order)
         parts = tuple((rows, values.replace(runners[number], fabric=links)) for rows, number, links in self.links)
         plain = {f.name: getattr(machines[0], f.name) for f in fields(machines[0]) if f.init} | own
-        once = RowsOnce.of(machines, self.place, self.layout, self.in_flight)
+        by_row = np.ndim(self.job.techniques.hit_frac)  # prompts differ
+        once = None if by_row else RowsOnce.of(machines, self.place, self.layout, self.in_flight)
         return JoinedRunner(**plain, parts=parts, machines=machines, place=self.place, once=once)
 
     def _in_order(self, columns: Sequence[Any]) -> Array:
@@ -312,7 +325,16 @@ class JoinedReplicas:
 
     def closed_loops(self) -> list[Steady]:
         """The `closed_loop` of each job's replicas."""
-        steady = closed_loop(self.machine, self.layout, self.in_flight, *self.work, only_seconds=True)
+        return self._loops(self.machine, self.job, self.in_flight)
+
+    def closed_loops_with(self, in_flight: Sequence[Array], hits: Sequence[Array]) -> list[Steady]:
+        """As `closed_loops`, with others in flight, of whose prompts caches hold these shares; columns before, too."""
+        job = self._with_hits(self.job, hits)
+        machine = values.replace(self.machine, cached_tokens=prefix_tokens(job))
+        return self._loops(machine, job, self._in_order(in_flight))
+
+    def _loops(self, machine: JoinedRunner, job: ServeJob, in_flight: Array) -> list[Steady]:
+        steady = closed_loop(machine, self.layout, in_flight, *request_work(job), only_seconds=True)
         return [rows_of(steady, rows) for rows in self.rows]
 
 

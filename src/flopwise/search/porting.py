@@ -36,10 +36,11 @@ def with_ports(answer: Plan, workload: Resolved, facts: Facts) -> Plan:
 def ports(workload: Resolved, facts: Facts, cost_usd: float) -> list[Port]:
     """The cheapest plan with each software that a workload of the usual one needs a port to, cheapest first.
 
-    `cost_usd`: of the plan without a port. None where the workload says its software, or names devices or instances.
+    `cost_usd`: of the plan without a port. None where the workload says its software, names devices or instances, or
+    has stores of caches, which only a plan that is shown counts.
     """
-    limits = workload.limits
-    if limits.software or limits.gpus or limits.vendors or limits.instances:
+    limits, sessions = workload.limits, workload.sessions
+    if limits.software or limits.gpus or limits.vendors or limits.instances or (sessions and sessions.kv_stores):
         return []
     searches: list[tuple[tuple[str, ...], float | None]] = [(PORTED_SOFTWARE, None)]
     if workload.task in TRAINING and workload.by_cost_alone:  # of each the cheapest is wanted, whatever comes after it
