@@ -26,11 +26,11 @@ from flopwise.errors import FlopwiseError
 from flopwise.facts.catalog import Facts
 from flopwise.fitting.deployment import even_weights, moved_records
 from flopwise.fitting.robust import Array, Constant, FitModel, error_text, fit
+from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.estimate import burst_rate, check, job_memory, steady_state
 from flopwise.serving.iteration import Runner
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingMemory, generates
-from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import request_work, runner
 from flopwise.values import dataclass
 

@@ -1,19 +1,24 @@
-"""How near `serve` and `simulate` are: eight deployments at four loads, in closed and open loops.
+"""How near `serve` and `simulate` are: the plain two commands with the same flags, in closed and open loops.
 
-Both know the same steps. `serve` adds up a steady state; `simulate` plays every step of its engine. Differences of
-TTFT, TPOT and throughput are the simulator's figures over those of the closed form, less one.
+Both mean the same traffic: users who begin together and send ten requests each, or arrivals at random, of lengths that
+vary a little (`flopwise.serving.closed_loop`). `serve` draws other requests than these here. Differences of TTFT, TPOT
+and throughput are the figures of `serve` over those of `simulate`, less one; each has the standard error of the runs.
 
-python benchmarks/serve_and_simulate.py    a table of all cases, and how many are within a tenth
+python benchmarks/serve_and_simulate.py          a table of all cases, and how many are within a tenth
+python benchmarks/serve_and_simulate.py 100      so many drawn commands instead
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import flopwise
+from flopwise.serving.answer import ServeAnswer
 
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "8B, H100, chat": {"model": "Llama-3.1-8B", "gpu": "h100", "input": 1024, "output": 256},
@@ -35,34 +40,121 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
 USERS = (1, 8, 32, 128)
 BUSY = (0.3, 0.5, 0.7, 0.9)
 """Arrivals over what the deployment sustains."""
-WARM = 0.25
-"""Share at the beginning and at the end of an open loop that is left out, as no steady state is there."""
-ROUNDS, LEAST_REQUESTS, LEAST = 10, 30, 8 / 9
-"""Requests of each user of a closed loop, as many as published benchmarks send (InferenceMAX: ten times the
-concurrency), but so many in all; and where their lengths begin, over the mean (0.8 to 1 of the nominal ones)."""
+SEEDS = range(100, 112)
+"""Seeds of the runs of a closed loop."""
+WARM, SPANS = 0.25, 10
+"""Share at the beginning and at the end of an open loop that is left out, as no steady state is there; and the spans of
+the rest whose percentiles give their standard error (batch means: Law, Simulation modeling and analysis, 9.5.3)."""
 ARRIVALS, SEED = 600_000, 5
 """Requests of an open loop: others than those that `serve` draws, so many that their p99 at 95 % load is settled."""
 LONGEST_S = 2e6
 NEAR = 0.10
+ERRORS = 3.0
+"""Standard errors of the runs by which figures may be further apart."""
+SHARES = ("p50", "p95", "p99")
+
+MODELS = {
+    "Llama-3.1-8B": (1, 2), "Qwen2.5-7B": (1, 2), "gemma-2-9b": (1, 2), "Qwen3-30B-A3B": (2, 4), "gpt-oss-20b": (1, 2),
+    "Nemotron-H-8B": (1, 2), "Llama-3.3-70B": (4, 8), "gpt-oss-120b": (2, 4), "Qwen3-235B-A22B": (8,),
+    "DeepSeek-V3": (8,),
+}  # fmt: skip
+DEVICES = {1: ("l40s", "a100", "h100", "rtx4090", "mi300x"), 2: ("a100", "h100", "mi300x"), 4: ("h100", "h200"),
+           8: ("h200", "b200", "mi355x")}  # fmt: skip
+ENGINES = (None, None, "sglang", "vllm")
+"""What drawn commands are made of: models with tensor-parallel degrees, devices by degree, and engines."""
 
 
 class Difference(NamedTuple):
-    """One figure of one case."""
+    """One figure of one case; `error_frac`: the standard error of the runs, over the figure."""
 
     deployment: str
     load: str
     figure: str
     serve: float
     simulate: float
+    error_frac: float = 0.0
 
     @property
     def ratio(self) -> float:
-        """Closed form over simulator."""
+        """Of `serve` over `simulate`."""
         return self.serve / self.simulate
+
+    @property
+    def near(self) -> bool:
+        """True if both agree within a tenth, or as far as chance allows."""
+        return abs(self.ratio - 1) <= max(NEAR, ERRORS * self.error_frac)
 
 
 def _options(case: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in case.items() if name not in ("model", "input", "output")}
+    return {name: value for name, value in case.items() if name != "model"}
+
+
+def closed(name: str, case: dict[str, Any], users: int, *, closed_form: bool = False) -> list[Difference]:
+    """Percentiles and throughput of `users` in a closed loop; of the closed form its means."""
+    asked = flopwise.serve(case["model"], concurrency=users, closed_form=closed_form, **_options(case))
+    runs = [flopwise.simulate(case["model"], users=users, seed=seed, **_options(case)) for seed in SEEDS]
+    rates = [run.summary.requests_per_s for run in runs]
+    figures = {"requests/s": (asked.estimate.requests_per_s, rates)}
+    if asked.closed_loop is None:
+        pairs = ((asked.estimate.ttft_s, "ttft_s"), (asked.estimate.tpot_s, "tpot_s"))
+        for mean, column in pairs:
+            drawn = [float(np.nanmean(getattr(run.simulated, column))) for run in runs]
+            if mean is not None and drawn[0] > 0:
+                figures[f"{column[:4].upper()} mean"] = (mean.value, drawn)
+    else:
+        for column in ("ttft_s", "tpot_s"):
+            for p in SHARES:
+                drawn = [getattr(getattr(run.summary, column), p) for run in runs]
+                if drawn[0] == drawn[0]:  # none of answers of one token
+                    figures[f"{column[:4].upper()} {p}"] = (getattr(asked.closed_loop, column)[p], drawn)
+    load = f"{users} users"
+    return [
+        Difference(name, load, figure, float(value), float(np.mean(drawn)), _error_frac(drawn))
+        for figure, (value, drawn) in figures.items()
+    ]
+
+
+def _error_frac(drawn: Sequence[float]) -> float:
+    """The standard error of the difference of two means of so many draws each, over the mean."""
+    return float(np.std(drawn, ddof=1) * np.sqrt(2 / len(drawn)) / np.mean(drawn))
+
+
+def opened(
+    name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, runs: int = 1, arrivals: int = ARRIVALS
+) -> list[Difference]:
+    """Percentiles under Poisson arrivals at a share of what the deployment sustains, of so many `runs` together."""
+    options = _options(case)
+    most = flopwise.serve(case["model"], **options).estimate.requests_per_s
+    arrivals = min(arrivals, int(LONGEST_S * busy * most))
+    steady = flopwise.serve(case["model"], rate=busy * most, **options)
+    made = [
+        flopwise.simulate(case["model"], rate=busy * most, requests=arrivals, seed=seed + run, **options).simulated
+        for run in range(runs)
+    ]
+    waits = steady.under_load
+    assert waits is not None
+    found, load = list[Difference](), f"{busy:.0%} busy"
+    for column in ("ttft_s", "tpot_s"):
+        seconds = [_middle(np.asarray(getattr(run, column))) for run in made]
+        seconds = [one[~np.isnan(one)] for one in seconds]  # of what is refused, and of answers of one token, none
+        mean = getattr(steady.estimate, column)
+        if not seconds[0].size:
+            continue
+        spans = [span for one in seconds for span in np.array_split(one, SPANS)]
+        figures: dict[str, tuple[float, Callable[..., Any]]] = {"mean": (mean.value, np.mean)}
+        for p in SHARES:
+            figures[p] = getattr(waits, column)[p], partial(np.percentile, q=float(p[1:]))
+        for figure, (value, of) in figures.items():
+            error_frac = max(_error_frac([float(of(span)) for span in spans]), _stated_error(steady))
+            seen = float(of(np.concatenate(seconds)))
+            found.append(Difference(name, load, f"{column[:4].upper()} {figure}", value, seen, error_frac))
+    return found
+
+
+def _stated_error(answer: ServeAnswer) -> float:
+    """The standard error that an answer states of its own percentiles."""
+    words = next((note for note in answer.assumptions if note.startswith("bursts that are seldom")), "")
+    return float(words.partition(" is known to ")[2].partition("%")[0]) / 100 if words else 0.0
 
 
 def _middle(values: np.ndarray, share: float = WARM) -> np.ndarray:
@@ -70,74 +162,59 @@ def _middle(values: np.ndarray, share: float = WARM) -> np.ndarray:
     return values[cut : len(values) - cut]
 
 
-def closed(name: str, case: dict[str, Any], users: int) -> list[Difference]:
-    """Means of a closed loop of `users`: a run of as many rounds as load generators make, begun by all at once.
+def drawn_commands(count: int, seed: int = 0) -> Iterator[tuple[str, dict[str, Any], int | float]]:
+    """(words, command, users or share of capacity): models x devices x tp x load x lengths, fixed or drawn."""
+    chance = np.random.default_rng(seed)
 
-    What a user alone waits has steps (the last prompt that graphs hold), so that its mean is that over the lengths.
-    """
-    lengths = {"input_tokens": case["input"], "output_tokens": case["output"]}
-    shares = np.linspace(LEAST, 2 - LEAST, 9) if users == 1 else np.ones(1)
-    asked = [{what: round(share * n) for what, n in lengths.items()} for share in shares]
-    steady = [flopwise.serve(case["model"], concurrency=users, **each, **_options(case)).estimate for each in asked]
-    drawn: dict[str, Any] = {what: f"{round(LEAST * n)}:{round((2 - LEAST) * n)}" for what, n in lengths.items()}
-    run = flopwise.simulate(
-        case["model"], users=users, requests=max(ROUNDS * users, LEAST_REQUESTS), together=True, **drawn,
-        **_options(case),
-    ).simulated  # fmt: skip
-    ttft, tpot = np.asarray(run.ttft_s), np.asarray(run.tpot_s)
-    rate = users / float(np.mean(run.e2e_s))  # Little's law; the end of the run, when few are left, is no steady state
-    load = f"{users} users"
-    figures = {
-        "TTFT mean": (np.mean([one.ttft_s.value for one in steady if one.ttft_s]), ttft.mean()),
-        "TPOT mean": (np.mean([one.tpot_s.value for one in steady if one.tpot_s]), tpot.mean()),
-        "requests/s": (1 / np.mean([1 / one.requests_per_s for one in steady]), rate),
-    }
-    return [Difference(name, load, figure, float(a), float(b)) for figure, (a, b) in figures.items()]
+    def one(choices: Sequence[Any]) -> Any:
+        return choices[int(chance.integers(len(choices)))]
+
+    for number in range(count):
+        model = one([*MODELS])
+        tp = one(MODELS[model])
+        case: dict[str, Any] = {"model": model, "gpu": one(DEVICES[tp]), "tp": tp}
+        engine = one(ENGINES)
+        case |= {} if engine is None else {"engine": engine}
+        for what, least, most in (("input", 32, 8_000), ("output", 8, 1_000)):
+            tokens = round(float(np.exp(chance.uniform(np.log(least), np.log(most)))))
+            spread = one((None, None, 0.0, float(chance.uniform(0.2, 0.8))))
+            case[what] = (
+                tokens if spread is None
+                else f"{max(1, round(tokens * (1 - spread)))}:{max(1, round(tokens * (1 + spread)))}"
+            )  # fmt: skip
+        load = one(BUSY) if number % 2 else round(float(np.exp(chance.uniform(0.0, np.log(256)))))
+        yield " ".join(f"{value}" for value in case.values()), case, load
 
 
-def opened(name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, runs: int = 1) -> list[Difference]:
-    """Percentiles under Poisson arrivals at a share of what the deployment sustains, of so many `runs` together."""
-    lengths = {"input_tokens": case["input"], "output_tokens": case["output"]}
-    most = flopwise.serve(case["model"], **lengths, **_options(case)).estimate.requests_per_s
-    arrivals = min(ARRIVALS, int(LONGEST_S * busy * most))
-    steady = flopwise.serve(case["model"], rate=busy * most, **lengths, **_options(case))
-    made = [
-        flopwise.simulate(
-            case["model"], rate=busy * most, requests=arrivals, seed=seed + run, **lengths, **_options(case)
-        ).simulated
-        for run in range(runs)
-    ]
-    waits, estimate = steady.under_load, steady.estimate
-    assert waits is not None
-    assert estimate.ttft_s is not None
-    assert estimate.tpot_s is not None
-    ttft = np.concatenate([_middle(np.asarray(run.ttft_s)) for run in made])
-    tpot = np.concatenate([_middle(np.asarray(run.tpot_s)) for run in made])
-    load = f"{busy:.0%} busy"
-    found = [
-        Difference(name, load, "TTFT mean", estimate.ttft_s.value, float(ttft.mean())),
-        Difference(name, load, "TPOT mean", estimate.tpot_s.value, float(tpot.mean())),
-    ]
-    for p in ("p50", "p95", "p99"):
-        share = float(p[1:])
-        found.append(Difference(name, load, f"TTFT {p}", waits.ttft_s[p], float(np.percentile(ttft, share))))
-        found.append(Difference(name, load, f"TPOT {p}", waits.tpot_s[p], float(np.percentile(tpot, share))))
-    return found
+def compared(name: str, case: dict[str, Any], load: float, *, arrivals: int = ARRIVALS) -> list[Difference]:
+    """The differences of a drawn command; none where the model does not fit, or the replica cannot keep up."""
+    if not flopwise.serve(case["model"], **_options(case)).fits:
+        return []
+    if isinstance(load, int):
+        return closed(name, case, load)
+    most = flopwise.serve(case["model"], **_options(case)).estimate.requests_per_s
+    if not flopwise.serve(case["model"], rate=load * most, **_options(case)).keeps_up:
+        return []
+    return opened(name, case, load, arrivals=arrivals)
 
 
 def main() -> None:
     """Run all cases, and print what differs."""
     rows: list[Difference] = []
-    for name, case in DEPLOYMENTS.items():
-        for users in USERS:
-            rows += closed(name, case, users)
-        for busy in BUSY:
-            rows += opened(name, case, busy)
+    if len(sys.argv) > 1:
+        for command in drawn_commands(int(sys.argv[1])):
+            rows += compared(*command)
+    else:
+        for name, case in DEPLOYMENTS.items():
+            for users in USERS:
+                rows += closed(name, case, users)
+            for busy in BUSY:
+                rows += opened(name, case, busy)
     for row in rows:
-        mark = " " if abs(row.ratio - 1) <= NEAR else "*"
+        mark = " " if row.near else "*"
         figures = f"{row.serve:10.4g} {row.simulate:10.4g} {row.ratio - 1:+7.1%}"
         sys.stdout.write(f"{mark} {row.deployment:32} {row.load:10} {row.figure:11} {figures}\n")
-    near = sum(abs(r.ratio - 1) <= NEAR for r in rows)
+    near = sum(abs(row.ratio - 1) <= NEAR for row in rows)
     sys.stdout.write(f"{near} of {len(rows)} within {NEAR:.0%}\n")
 
 

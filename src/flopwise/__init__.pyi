@@ -207,7 +207,7 @@ def compare(
         calibration: name of a profile that `flopwise calibrate` made.
         advance: called with (units of work done, units in all) as it goes.
         tokens_per_month: Tokens of the first month, prompts and answers: 500M, or apart as 400M/100M.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        input_tokens (or input): Tokens of a prompt: 1024 (default; simulated within a ninth of it), 1024:1024 (all equal), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         growth_frac (or growth): Traffic that each month adds, such as 5%; from -0.99 to 1.
         peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
@@ -1397,9 +1397,9 @@ def plan(
         offload: Keep these in host memory.
         offload_layers: Of each pipeline stage, the layers whose activations are in host memory, as Megatron-Core's cpu-offloading-num-layers (default: all but the last two).
         rate: Requests per second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
+        concurrency: Requests in flight over all replicas, in a closed loop begun by all at once (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        input_tokens (or input): Tokens of a prompt: 1024 (default; simulated within a ninth of it), 1024:1024 (all equal), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
         arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
@@ -1789,10 +1789,10 @@ def serve(
         simulate: latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.
         closed_form: latencies in closed form, also where it is known to be off and requests would be simulated.
         on_compile: called before the simulator is compiled for the first time.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        input_tokens (or input): Tokens of a prompt: 1024 (default; simulated within a ninth of it), 1024:1024 (all equal), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
+        concurrency: Requests in flight over all replicas, in a closed loop begun by all at once (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
         think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
@@ -1968,7 +1968,7 @@ def serve_sweep(
 ) -> ServeSweep:
     """Estimates of serving along an axis, with the point from which more load only waits.
 
-    With prompts of up to 4,000 tokens they are the closed form's, unless simulation is asked for.
+    Each point is what `serve` says of it.
 
     Args:
         model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
@@ -1980,10 +1980,10 @@ def serve_sweep(
         simulate: latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.
         closed_form: latencies in closed form, also where it is known to be off and requests would be simulated.
         on_compile: called before the simulator is compiled for the first time.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        input_tokens (or input): Tokens of a prompt: 1024 (default; simulated within a ninth of it), 1024:1024 (all equal), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
+        concurrency: Requests in flight over all replicas, in a closed loop begun by all at once (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
         think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
@@ -2171,7 +2171,6 @@ def simulate(
     turns: int | str | None = ...,
     tool_share: float | None | str = ...,
     tool_pause: float | None | str = ...,
-    together: bool = ...,
     input_tokens: int | str | None = ...,
     output_tokens: int | str | None = ...,
     lengths_from: Path | None | str = ...,
@@ -2269,13 +2268,12 @@ def simulate(
         peak_hour: Hour of the daily peak, for diurnal arrivals (default: 14).
         weekend: Traffic of a weekend day over that of a weekday, for diurnal arrivals.
         profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
-        users: Closed loop of this many users, each of whom sends a request after each answer.
+        users: Closed loop of this many users, who begin together and send a request after each answer.
         think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
-        together: Start all users at the same instant, even if their requests are identical.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        input_tokens (or input): Tokens of a prompt: 1024 (default; simulated within a ninth of it), 1024:1024 (all equal), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         prefixes: Number of shared prefixes that prompts begin with.
@@ -2383,7 +2381,6 @@ def autoscale(
     turns: int | str | None = ...,
     tool_share: float | None | str = ...,
     tool_pause: float | None | str = ...,
-    together: bool = ...,
     input_tokens: int | str | None = ...,
     output_tokens: int | str | None = ...,
     lengths_from: Path | None | str = ...,
@@ -2481,13 +2478,12 @@ def autoscale(
         peak_hour: Hour of the daily peak, for diurnal arrivals (default: 14).
         weekend: Traffic of a weekend day over that of a weekday, for diurnal arrivals.
         profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
-        users: Closed loop of this many users, each of whom sends a request after each answer.
+        users: Closed loop of this many users, who begin together and send a request after each answer.
         think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
         turns: Turns of a session, as --input; the prompt of each contains all turns before it.
         tool_share: Share of later turns that follow a tool call, not a person (default: none).
         tool_pause: How long a tool takes on average.
-        together: Start all users at the same instant, even if their requests are identical.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        input_tokens (or input): Tokens of a prompt: 1024 (default; simulated within a ninth of it), 1024:1024 (all equal), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         prefixes: Number of shared prefixes that prompts begin with.
@@ -2660,7 +2656,7 @@ def batch(
         fallback: On-demand replicas that step in where the deadline is at risk.
         trials: Number of simulated trials.
         cold_start: Time from requesting a machine until it serves (default: a minute, then the start of the engine).
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        input_tokens (or input): Tokens of a prompt: 1024 (default; simulated within a ninth of it), 1024:1024 (all equal), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         lengths_from: Draw pairs of prompt and answer from this trace file.
         seed: Random seed: the same seed gives the same run.
@@ -3129,10 +3125,10 @@ def import_runs(
         sequence_parallel: Split norms and residuals within a tp group, too.
         offload: Keep these in host memory.
         offload_layers: Of each pipeline stage, the layers whose activations are in host memory, as Megatron-Core's cpu-offloading-num-layers (default: all but the last two).
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        input_tokens (or input): Tokens of a prompt: 1024 (default; simulated within a ninth of it), 1024:1024 (all equal), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
         output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
         rate: Requests per second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
+        concurrency: Requests in flight over all replicas, in a closed loop begun by all at once (default: as many as fit in memory).
         requests: Total number of requests: a batch job, or instead of a duration.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...

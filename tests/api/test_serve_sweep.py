@@ -27,7 +27,8 @@ def test_points_are_the_single_estimates() -> None:
 def test_more_in_flight_is_more_throughput_and_longer_waits_and_saturates_where_it_says() -> None:
     swept = serve_sweep("Llama-3.1-8B", "concurrency", **HOW)
     rates = [p.tokens_per_s for p in swept.points]
-    assert rates == sorted(rates)
+    assert rates[:-1] == sorted(rates[:-1])
+    assert rates[-1] > 0.99 * max(rates)  # as many as memory holds at all give way to one another at times
     assert [p.tpot_s for p in swept.points] == sorted(p.tpot_s or 0.0 for p in swept.points)
     assert swept.saturation is not None
     before = [p for p in swept.points if p.value < swept.saturation.value]

@@ -34,7 +34,8 @@ def test_littles_law_and_conservation() -> None:
     assert found.mean_queue + found.mean_running == pytest.approx(found.requests_per_s * inside_s, rel=1e-6)
     line = run.simulated.timeline
     assert line.running.mean() + line.queue.mean() == pytest.approx(found.mean_running + found.mean_queue, rel=0.1)
-    assert run.simulated.totals.output_tokens.sum() == 800 * 64
+    assert run.simulated.totals.output_tokens.sum() == run.simulated.trace.output.sum()
+    assert run.simulated.trace.output.mean() == pytest.approx(64, rel=0.01)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another() -> None:

@@ -11,7 +11,7 @@ import flopwise
 from flopwise.search import deployments as deployments_file
 from flopwise.search import plan_serving as plan_file
 from flopwise.search.plan_serving import BETWEEN, _batches_between
-from flopwise.serving.steady import batch_sizes
+from flopwise.serving.open_loop import batch_sizes
 
 
 def service(model: str, traffic: dict[str, float], targets: dict[str, Any]) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from flopwise.search.plan_serving import nodes_with_engine
 from flopwise.search.replica import with_facts
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
+from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.sessions import SessionTraffic
-from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import request_work, runner
 
 FACTS = load_facts()

@@ -34,6 +34,7 @@ from flopwise.serving.sim.trace import PS
 from flopwise.serving.sim.traffic import draw_requests
 
 FACTS = load_facts()
+LLAMA = load_model("Llama-3.1-8B")
 SMALL = {"gpus": ["l4", "a10g"], "providers": ["aws"], "weight_formats": ["bf16"], "kv_dtype": "bf16"}
 
 
@@ -384,8 +385,8 @@ def test_a_plan_reads_the_chains_of_blocks_of_a_trace(tmp_path: Path) -> None:
     file.write_text("\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in rows))
     flow = asked(traffic={"trace": str(file)})
     assert (flow.requests_per_s, flow.input_tokens, flow.output_tokens) == (0.5, 1000, 20)
-    drawn = drawn_requests(flow, rate=0.25, users=None, lifetime_s=1.0, seed=3).trace
-    whole = drawn_requests(flow, rate=0.5, users=None, lifetime_s=1.0).trace
+    drawn = drawn_requests(flow, LLAMA, rate=0.25, lifetime_s=1.0, seed=3).trace
+    whole = drawn_requests(flow, LLAMA, rate=0.5, lifetime_s=1.0).trace
     assert whole.arrival_ps.tolist() == [0, 2 * PS, 4 * PS]
     assert whole.prefix.tolist() == [2, 3, 5]
     assert whole.tree is not None

@@ -16,6 +16,7 @@ from flopwise.cost.rates import rates
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Recurrence
 from flopwise.facts.models.catalog import load_model
+from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.deployment import on_its_engine
 from flopwise.serving.iteration import StepLoad, layer_kinds
 from flopwise.serving.job import PLAIN, Techniques
@@ -24,7 +25,7 @@ from flopwise.serving.precision import product_path
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.spec import ServingSpec
-from flopwise.serving.steady import chunk_tokens, closed_loop, steps_unseen
+from flopwise.serving.steady import chunk_tokens, steps_unseen
 from flopwise.serving.techniques import runner
 from named import FACTS, serve_job_with, serving_memory, weight_bytes
 

@@ -11,19 +11,12 @@ from plain_machine import ENGINE, plain_job, plain_runner, step_s
 
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.answer import _paid_gpus
+from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.estimate import burst_per_s, estimate
 from flopwise.serving.iteration import Runner, whole_prompts
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.steady import (
-    OpenLoop,
-    SteadyCurves,
-    _queue_wait,
-    _Spread,
-    closed_loop,
-    fixed_batch,
-    in_flight_at,
-    least_prompt_s,
-)
+from flopwise.serving.open_loop import OpenLoop, SteadyCurves, _queue_wait, _Spread, in_flight_at
+from flopwise.serving.steady import fixed_batch, least_prompt_s
 from named import FACTS
 
 ONE = ServingLayout()
@@ -74,7 +67,7 @@ def test_users_wait_for_prompts_of_others() -> None:
     planned_s, alone_s, each_s = AHEAD * others * mean_s, decode_s + added_s, added_s + decode_s / 8
     first_s = 2.5 * step_s(decoding / 2, HALF_WAY, 8192, INPUT, prompts=8) - alone_s
     away_s = 255 * tpot_s + planned_s
-    within_s = min(away_s, math.sqrt(12 * 3 * (0.0642 * (alone_s + away_s)) ** 2 + (users * each_s) ** 2))
+    within_s = min(away_s, math.sqrt(12 * 3 * (1 / 9 / math.sqrt(3) * (alone_s + away_s)) ** 2 + (users * each_s) ** 2))
     queue_s = _response_s(users, each_s, within_s) - each_s
     busy = users * each_s / (alone_s + queue_s + away_s)
     longer = (decode_s**2 + share * (mixed_s**2 - decode_s**2)) / mean_s**2

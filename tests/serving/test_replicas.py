@@ -142,14 +142,17 @@ def test_far_from_what_was_measured(device: str, engine: str, tp: int, *, far: b
 @pytest.mark.parametrize(
     ("model", "layout", "gpus", "users"),
     [("Llama-3.1-8B", {}, 8, 1), ("Llama-3.1-8B", {}, 8, 100), ("Granite-3.1-8B", {"tp": 2, "dp": 8}, 16, 7),
-     ("bge-m3", {}, 2, 3), ("Llama-3.1-8B", {"simulate": True}, 2, 3)],
+     ("bge-m3", {}, 2, 3)],
 )  # fmt: skip
 def test_users_shared_by_replicas_are_as_many_as_there_are(
     model: str, layout: dict[str, Any], gpus: int, users: int
 ) -> None:
-    """Little's law: what is answered a second times how long it takes is what is in flight."""
-    found = flopwise.serve(model, gpu="gb200", gpus=gpus, concurrency=users, **layout)
-    assert found.replicas * found.estimate.requests_per_s * found.estimate.e2e_s == pytest.approx(users, rel=0.01)
+    """Little's law: what is answered a second times how long it takes is what is in flight; simulated to the end of a
+    run, when few are left, up to a twenty-fifth less."""
+    for closed_form, least in ((True, 0.99), (False, 0.96)):
+        found = flopwise.serve(model, gpu="gb200", gpus=gpus, concurrency=users, closed_form=closed_form, **layout)
+        in_flight = found.replicas * found.estimate.requests_per_s * found.estimate.e2e_s
+        assert least * users < in_flight < 1.01 * users
 
 
 def test_a_lone_request_through_stages_takes_no_less_than_it_takes() -> None:

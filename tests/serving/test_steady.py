@@ -11,15 +11,12 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
+from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.steady import (
-    SteadyCurves,
-    closed_loop,
-    fixed_batch,
-    straight_lines,
-)
+from flopwise.serving.open_loop import SteadyCurves, straight_lines
+from flopwise.serving.steady import fixed_batch
 from flopwise.serving.techniques import runner
 from named import head_weight_bits, layer_weight_bits, product_path, serve_job_with
 

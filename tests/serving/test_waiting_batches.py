@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flopwise.ops.types import Array
-from flopwise.serving.steady import batch_sizes
+from flopwise.serving.open_loop import batch_sizes
 from flopwise.serving.waiting_batches import WaitingBatches
 
 NAMES = ("p50", "p90", "p95", "p99")

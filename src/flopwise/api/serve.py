@@ -52,7 +52,7 @@ def serve_sweep(
 ) -> ServeSweep:  # fmt: skip
     """Estimates of serving along an axis, with the point from which more load only waits.
 
-    With prompts of up to 4,000 tokens they are the closed form's, unless simulation is asked for.
+    Each point is what `serve` says of it.
 
     Args:
         axis: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".

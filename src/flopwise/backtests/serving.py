@@ -410,14 +410,18 @@ def _run_traffic(row: Row, job: ServeJob, replicas: int) -> Traffic:
     inputs, outputs = _lengths_text(row, job)
     users = None if rate is not None else min((job.concurrency or 1) * replicas, job.requests or 1)
     return Traffic(
-        requests=job.requests, rate=rate, users=users, together=users is not None, input_tokens=inputs,
-        output_tokens=outputs,
+        requests=job.requests, rate=rate, users=users, input_tokens=inputs, output_tokens=outputs
     )  # fmt: skip
 
 
-def _lengths_text(row: Row, job: ServeJob) -> tuple[int | str, int | str]:
-    """Lengths of prompts and answers as the row states them: a distribution, or all alike where it states none."""
+def _lengths_text(row: Row, job: ServeJob) -> tuple[str, str]:
+    """Lengths of prompts and answers as the row states them: a distribution, or all alike where it states none.
+
+    Source: vLLM, `vllm bench serve`: --random-range-ratio is 0 by default. Assumes: who states requests, and no lengths
+    that vary, left it so.
+    """
     lengths, inputs, outputs = row.get("lengths", ""), job.input_tokens, job.output_tokens
+    equal = f"{inputs}:{inputs}"
     if drawn := re.fullmatch(UNIFORM, lengths):
         low, high = float(drawn[1]), float(drawn[2])
         middle = (low + high) / 2
@@ -425,10 +429,11 @@ def _lengths_text(row: Row, job: ServeJob) -> tuple[int | str, int | str]:
         return next(texts), next(texts)
     if capped := re.fullmatch(r"answers end at EOS, at most (\d+)", lengths):
         cap = int(capped[1])
-        return inputs, f"{max(1, 2 * outputs - cap)}:{max(outputs, cap)}"
+        return equal, f"{max(1, 2 * outputs - cap)}:{max(outputs, cap)}"
     if lengths == "sharegpt":
         return f"sharegpt-prompts:{inputs}", f"sharegpt-answers:{outputs}"
-    return inputs, f"lognormal:{outputs}:cv={ANSWER_SPREAD}" if lengths == "answers end at EOS" else outputs
+    ends = lengths == "answers end at EOS"
+    return equal, f"lognormal:{outputs}:cv={ANSWER_SPREAD}" if ends else f"{outputs}:{outputs}"
 
 
 def _in_flight(row: Row, mode: str, requests: float | None) -> int | None:

@@ -12,9 +12,8 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.spec import DatedSourceSpec, SourceSpec
 from flopwise.options import changed_options, take
 from flopwise.provenance import implied_kinds
-from flopwise.serving.answer import LONG_PROMPT, ServeAnswer, ServeQuestion
+from flopwise.serving.answer import ServeAnswer, ServeQuestion
 from flopwise.serving.deployment import replica_of, spread
-from flopwise.serving.estimate import SHORT_ANSWER
 from flopwise.serving.explain import SETTINGS
 from flopwise.serving.job import ServeEstimate
 from flopwise.serving.load_curve import AXES, ServeSweep
@@ -75,9 +74,6 @@ def serve_sweep(
 ) -> ServeSweep:  # fmt: skip
     """The answers along `axis`: requests in flight, fixed batches or tensor-parallel degrees. Raises as `serve`.
 
-    Prompts up to `LONG_PROMPT` are read off the closed form: points of a curve differ by less than single runs of a
-    simulation do by chance.
-
     Raises: UnknownNameError: no such axis. SpecError: an axis whose value is fixed as well.
     """
     if axis not in AXES:
@@ -89,9 +85,6 @@ def serve_sweep(
     architecture = source.model_with_layers(model)
     question = replace(question, static=question.static or axis == "batch")
     first = serve(architecture, replace(question, simulate=False), source, on_compile)
-    job = first.estimate.job
-    if job.input_tokens < LONG_PROMPT and not (question.simulate or 0 < job.growing < SHORT_ANSWER):
-        question = replace(question, closed_form=True)
 
     def estimate_at(value: int) -> tuple[ServeEstimate, int]:
         if axis == "tp":

@@ -147,7 +147,7 @@ class LoadedReplica:
         """The requests through the replica with other values of its constants."""
         cost = step_costs(moved_job(self.job, values), self.limits, self._kernel_times(values))
         return simulate(
-            self.trace, cost, self.limits, replicas=self.schedulers, users=self.users, together=self.users is not None,
+            self.trace, cost, self.limits, replicas=self.schedulers, users=self.users,
             samples=1,  # nobody reads the timeline, and a fit runs hundreds of loads
         )  # fmt: skip
 

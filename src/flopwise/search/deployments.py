@@ -27,20 +27,16 @@ from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
 from flopwise.search.session_caches import LayoutCaches, held
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
+from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.disaggregated import pooled_load, pooled_users, prefill_layout
 from flopwise.serving.iteration import StepTime, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, StepMemory, rank_budget, serving_memory
+from flopwise.serving.open_loop import Percentile, SteadyCurves, batch_sizes
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.sessions import SessionTraffic
 from flopwise.serving.startup import cold_start
-from flopwise.serving.steady import (
-    Percentile,
-    Steady,
-    SteadyCurves,
-    batch_sizes,
-    closed_loop,
-)
+from flopwise.serving.steady import Steady
 from flopwise.serving.techniques import (
     cached_tokens,
     memory_changes,
@@ -775,7 +771,7 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
     loops = Steady(
         ttft_s=unread, tpot_s=unread, requests_per_s=unread, output_tokens_per_s=unread,
         batch=column(one.batch for one in steady)[rows], added_s=column(one.added_s for one in steady)[rows],
-        prefill_share=column(one.prefill_share for one in steady)[rows], bunched_s=unread,
+        prefill_share=column(one.prefill_share for one in steady)[rows],
         decode=step._replace(seconds=seconds[rows], floor_s=floor_s[rows]),
         mixed=step._replace(seconds=column(one.mixed.seconds for one in steady)[rows]),
         full_s=column(one.full_s for one in steady)[rows],

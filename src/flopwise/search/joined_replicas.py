@@ -21,10 +21,11 @@ from flopwise.ops.fusion import Group
 from flopwise.ops.shapes import Work
 from flopwise.ops.types import Array, Floats
 from flopwise.search.replica import DEGREES
+from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, norms_over_ranks, on_intel
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.steady import Steady, closed_loop
+from flopwise.serving.steady import Steady
 from flopwise.serving.techniques import TechniqueRunner, prefix_tokens, request_work
 
 BY_PART = frozenset({

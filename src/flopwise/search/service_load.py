@@ -15,10 +15,10 @@ from flopwise.search.replica import answers_in_one_pass, candidate_job
 from flopwise.search.service_machines import filled_frac
 from flopwise.search.serving_option import latency_odds, latency_targets
 from flopwise.search.workload import Resolved
+from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.estimate import job_memory
 from flopwise.serving.iteration import whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
-from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import request_work, runner, tokens_a_round
 from flopwise.values import replace
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
+from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.ops.types import Array
 from flopwise.search.answer import TARGET_NAMES, Candidate, PlanDraft, SimulatedFigures, SimulatedSessions
@@ -25,8 +26,8 @@ from flopwise.serving.estimate import RunMeans
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.autoscale import fewest
 from flopwise.serving.sim.engine import ENDLESS, Replica, loaded_cost, replica
-from flopwise.serving.sim.finite import ArrivalRun, SessionRun, arrivals_of, finite_run
-from flopwise.serving.sim.request import transfer
+from flopwise.serving.sim.finite import ArrivalRun, SessionRun, arrivals_of, closed_loop_run, finite_run
+from flopwise.serving.sim.request import length_spread, transfer
 from flopwise.serving.sim.result import ClassFigures, SimulatedRun
 from flopwise.serving.sim.simulate import simulate
 from flopwise.serving.sim.source import Traffic
@@ -49,49 +50,41 @@ LONGEST_LIFETIME_S = 600.0
 
 
 class Requests(NamedTuple):
-    """A trace, and of which of its requests percentiles are taken: not of those that find the replicas still empty."""
+    """A trace, and of which of its requests percentiles are taken: not of those that find replicas still empty."""
 
     trace: RequestTrace
     first: int
     last: int
-    users: int | None
 
 
 def drawn_requests(
-    flow: WorkloadTraffic, *, rate: float | None, users: int | None, lifetime_s: float, busy: float = 0.0,
-    seed: int = SEED,
-) -> Requests:  # fmt: skip
-    """Requests at `rate` a second, or of so many `users`; each is answered within about `lifetime_s`.
+    flow: WorkloadTraffic, model: Model, *, rate: float, lifetime_s: float, busy: float = 0.0, seed: int = SEED
+) -> Requests:
+    """Requests to `model` at `rate` a second, each of which is answered within about `lifetime_s`.
 
     `busy`: share of what the replicas sustain.
 
     Raises: SpecError: a trace file that cannot be read any more.
     """
-    if users is not None:
-        count = max(int(np.clip(LIFETIMES * users, FEWEST, MOST)), 4 * users)
-        classes = flow.priorities or None
-        source = Traffic(users=users, requests=count + users, **_lengths(flow), priorities=classes, seed=seed)
-        return Requests(draw_requests(source), users, count, users)
-    assert rate is not None
     if flow.trace is not None:
         stretch = _busiest_stretch(flow.trace, flow, rate, seed)
         warm = int(np.searchsorted(stretch.arrival_ps, lifetime_s * PS))
-        return Requests(stretch, warm if warm < len(stretch) // 2 else 0, len(stretch), None)
+        return Requests(stretch, warm if warm < len(stretch) // 2 else 0, len(stretch))
     warm = max(int(rate * lifetime_s * 1.5), 1)
     count = int(np.clip(LIFETIMES * rate * lifetime_s, arrivals_of(busy, FEWEST, MOST), MOST))
     source = Traffic(
         rate=rate, requests=warm + count + warm // 2, arrivals=flow.arrivals, burstiness=flow.burstiness,
         **_lengths(flow), priorities=flow.priorities or None, seed=seed,
     )  # fmt: skip
-    requests = draw_requests(source)
-    return Requests(requests, warm, min(warm + count, len(requests)), None)
+    requests = draw_requests(source, length_spread(model, source))
+    return Requests(requests, warm, min(warm + count, len(requests)))
 
 
 def batch_traffic(flow: WorkloadTraffic, count: int, seed: int = SEED) -> Traffic:
     """So many requests of a batch job, all there at the start; their lengths from a trace where one is given."""
     lengths = _lengths(flow) if flow.trace is None else {"lengths_from": Path(flow.trace)}
     classes = flow.priorities or None
-    return Traffic(users=count, requests=count, together=True, **lengths, priorities=classes, seed=seed)
+    return Traffic(users=count, requests=count, **lengths, priorities=classes, seed=seed)
 
 
 def _lengths(flow: WorkloadTraffic) -> dict[str, Any]:
@@ -156,6 +149,8 @@ class Simulator:
             run = self._run_batch if self.workload.task == "batch" else self._run_service
             if self.workload.sessions:
                 run = self._run_sessions
+            elif self.workload.requests_per_s is None and self.workload.task != "batch":
+                run = self._run_users
             elif not option.decodes and self.workload.is_poisson:
                 run = self._run_one_pass
             self._figures[key] = run(option, row)
@@ -179,53 +174,58 @@ class Simulator:
         return self._replicas[key]
 
     def _run(
-        self, option: ServingOption, row: int, requests: RequestTrace, *, replicas: int, users: int | None,
-        rate: float | None,
-    ) -> SimulatedRun:  # fmt: skip
+        self, option: ServingOption, row: int, requests: RequestTrace, *, replicas: int, rate: float
+    ) -> SimulatedRun:
         one, job = self._replica(option, row, requests), option.job(row)
-        loaded = replace(
-            job, concurrency=None if users is None else max(1, round(users / replicas)),
-            arrivals_per_s=None if rate is None else rate / replicas,
-        )  # fmt: skip
+        loaded = replace(job, concurrency=None, arrivals_per_s=rate / replicas)
         pool = _pool_of(job, replicas, one)
         cost = one.cost if pool else loaded_cost(one.cost, loaded)
         return simulate(
             requests, cost, one.limits, replicas=replicas * one.schedulers, samples=1,
-            policy=self.workload.queue.policy, **pool, on_compile=self.on_compile, users=users, balancer="least-loaded",
+            policy=self.workload.queue.policy, **pool, on_compile=self.on_compile, balancer="least-loaded",
         )  # fmt: skip
 
     def _run_one_pass(self, option: ServingOption, row: int) -> SimulatedFigures:
-        """Inputs of a model that answers in one pass, as `flopwise serve --rate` simulates them, before one replica."""
+        """Inputs of a model that answers in one pass, as `flopwise serve --rate` simulates them."""
         workload = self.workload
         assert workload.requests_per_s is not None
-        job = replace(option.job(row), arrivals_per_s=workload.requests_per_s / float(option.deployments.replicas[row]))
+        replicas = int(option.deployments.replicas[row])
+        job = replace(option.job(row), arrivals_per_s=workload.requests_per_s / replicas)
         lengths = None if workload.inputs is None else (workload.inputs, 1)
         busy = float(option.deployments.busy_frac[row])
-        run = ArrivalRun.of(job, tuple(PERCENTILES), workload.facts, lengths, self.on_compile, busy=busy)
-        return _figures(run.simulated, workload, run.counted, 1)
+        names = tuple(PERCENTILES)
+        run = ArrivalRun.of(job, names, workload.facts, lengths, self.on_compile, busy=busy, replicas=replicas)
+        return _figures(run.simulated, workload, run.counted, replicas)
+
+    def _run_users(self, option: ServingOption, row: int) -> SimulatedFigures:
+        """Users in a closed loop, as `flopwise serve --concurrency` simulates them, before one replica."""
+        workload, service = self.workload, option.deployments
+        users = int(service.batch[row] * service.dp[row])
+        if workload.concurrency is not None:
+            users = -(-workload.concurrency // int(service.replicas[row]))
+        job, lengths = replace(option.job(row), concurrency=users), _lengths(workload)
+        drawn = (lengths["input_tokens"], lengths["output_tokens"])
+        loop = closed_loop_run(job, workload.facts, drawn, self.on_compile)
+        return _mean_figures([_figures(run, workload, slice(None), 1) for run in loop.runs])
 
     def _run_service(self, option: ServingOption, row: int) -> SimulatedFigures:
         workload, service = self.workload, option.deployments
+        assert workload.requests_per_s is not None
         count = int(service.replicas[row])
         replicas = min(count, MOST_REPLICAS)
-        rate: float | None = None
-        users: int | None = int(service.batch[row] * service.dp[row]) * replicas
-        if workload.requests_per_s is not None:
-            rate, users = workload.requests_per_s * replicas / count, None
-        elif workload.concurrency is not None:
-            users = -(-workload.concurrency * replicas // count)
+        rate = workload.requests_per_s * replicas / count
         lifetime_s = min(float(service.e2e_s[row]), LONGEST_LIFETIME_S)
-        busy = 0.0 if rate is None else round(float(service.busy_frac[row]), 1)
-        key = (rate, users, round(lifetime_s, 1), busy)
+        busy = round(float(service.busy_frac[row]), 1)
+        key = (rate, round(lifetime_s, 1), busy)
         if key not in self._requests:
             self._requests[key] = drawn_requests(
-                workload, rate=rate, users=users, lifetime_s=lifetime_s, busy=busy, seed=self.seed
+                workload, option.model, rate=rate, lifetime_s=lifetime_s, busy=busy, seed=self.seed
             )
         requests = self._requests[key]
         if not option.decodes:
             alone = replace(requests.trace, output=np.ones(len(requests.trace), dtype=np.int64))
             requests = requests._replace(trace=alone)
-        run = self._run(option, row, requests.trace, replicas=replicas, users=requests.users, rate=rate)
+        run = self._run(option, row, requests.trace, replicas=replicas, rate=rate)
         return _figures(run, workload, slice(requests.first, requests.last), replicas)
 
     def _run_sessions(self, option: ServingOption, row: int) -> SimulatedFigures:
@@ -311,6 +311,24 @@ def _figures(
         replicas=replicas, dropped=run.dropped_count, preemptions=run.preemption_count,
         utilisation_frac=busy_ps / max(run.end_ps * len(run.totals.busy_ps), 1), kv_peak_frac=run.kv_peak_frac,
         seconds=seconds,
+    )  # fmt: skip
+
+
+def _mean_figures(draws: Sequence[SimulatedFigures]) -> SimulatedFigures:
+    """The mean of the figures of several draws of the same traffic; what is counted, of all of them."""
+
+    def mean(numbers: Iterable[float | None]) -> float | None:
+        there = [number for number in numbers if number is not None]
+        return sum(there) / len(there) if there else None
+
+    last = draws[-1]
+    return msgspec.structs.replace(
+        last,
+        **{name: {p: mean(getattr(one, name)[p] for one in draws) for p in getattr(last, name)}
+           for name in LATENCIES.values()},
+        **{name: mean(getattr(one, name) for one in draws) for name in ("goodput_frac", "utilisation_frac",
+                                                                         "kv_peak_frac")},
+        **{name: sum(getattr(one, name) for one in draws) for name in ("requests", "dropped", "preemptions")},
     )  # fmt: skip
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from flopwise.cost.money import num_instances, usd_per_million_tokens
 from flopwise.cost.quick import QuickFormula
 from flopwise.cost.spec import MachineSpec
-from flopwise.errors import SpecError
+from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
@@ -21,12 +21,12 @@ from flopwise.options import OptionError
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, notes
+from flopwise.serving.closed_loop import closed_loop_text
 from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import (
     SHORT_ANSWER,
     JobSteady,
     answers_are_short,
-    engine_limit,
     estimate,
     job_memory,
     largest_batch,
@@ -35,12 +35,14 @@ from flopwise.serving.estimate import (
     requests_held,
     waiting_batches,
 )
-from flopwise.serving.iteration import StepLoad, prompt, whole_prompts
+from flopwise.serving.iteration import StepLoad, prompt
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, interval_notes
 from flopwise.serving.memory import generates
 from flopwise.serving.memory_answer import ServingMemoryAnswer, memory_answer
+from flopwise.serving.open_loop import Percentile, SteadyCurves
 from flopwise.serving.spec import (
     DEFAULT_OUTPUT,
+    VARIED,
     QueueSpec,
     RequestSpec,
     ResponseCacheSpec,
@@ -51,10 +53,6 @@ from flopwise.serving.spec import (
     mean_tokens,
 )
 from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
-from flopwise.serving.steady import (
-    Percentile,
-    SteadyCurves,
-)
 from flopwise.serving.technique_rules import technique_settings
 from flopwise.serving.techniques import host_bytes, percentile_tpot_s, request_work, runner, tokens_a_round
 from flopwise.serving.waiting_batches import one_pass_latency_s
@@ -82,42 +80,20 @@ LARGEST_BATCH = 4096
 """Largest batch at which speculation is checked for a benefit."""
 
 
-LONG_PROMPT, CROWDED_FRAC = 4_000, 0.2
-"""Tokens of a prompt, and the share of the time for which a replica reads prompts, from which a user's wait for the
-prompts of others depends on who comes when. Over six deployments, prompts of 1,000 to 120,000 tokens, answers of 128 to
-1,024 and 2 to 64 users (the loops of benchmarks/serve_and_simulate.py) the closed form is within 11 % of the simulator
-in TTFT, TPOT and throughput at lower shares, but off by 15 to 60 %, and six times at worst, in 417 of 626 loops at
-higher ones."""
-BUNCHED_FRAC, FULL_FRAC, STEP_FRAC = 0.04, 0.76, 0.1
-"""The same of shorter prompts: the share of a first token's time that hangs on how far users drift apart
-(`Steady.bunched_s`), or the share of the time for which prompts are read; and, of two users, the share of a step in a
-first token's time, as each begins where a step of the other does. Over nine deployments (those of that benchmark, and
-Llama-3.1-8B on L40S, Qwen2.5-7B on A100, Qwen3-30B-A3B on H100 and DeepSeek-V3 on H200), prompts of 16 to 4,096 tokens,
-answers of 64 to 1,024 and 2 to 1,024 users, 605 drawn loops, the closed form is within 10 % in TTFT, TPOT and
-throughput in all but 6 of 276 loops below all three, there within 10.9 %; at higher shares it is off by more in 116 of
-329, seven times at worst (drawn with 0.05 for the first share, while a request's host time was a tenth longer).
-Simulated in any case are mixtures whose prompts go in steps of their own, as how many experts so few tokens touch hangs
-on who comes when, and users who wait for a place, or whose whole answers the cache has no room for, as they begin
-together. A simulated loop takes 0.1 s of processor time."""
-HOST_FRAC = 0.9
-"""Share of a prompt's step that launching its operations takes, from which the host sets the pace."""
 SIMULATED_FROM = 0.45
-"""Share of capacity from which simulation differs from the moments of `OpenLoop` where `_prompts_mix` does not hold.
-Where it does, arrivals are simulated at any load: of 216 drawn cases (the nine deployments, prompts of 64 to 3,500
-tokens, answers of 128 to 1,024, 2 to 90 % of capacity) p50, p95 or p99 of TTFT or TPOT is off by more than a tenth in
-98, by 79 % at worst. It takes 0.1 s of processor time."""
+"""Share of capacity from which simulation differs from the moments of `OpenLoop` where arrivals are not simulated at
+any load (`_why_no_closed_form`). They are because of 216 drawn cases (nine deployments, prompts of 64 to 3,500 tokens,
+answers of 128 to 1,024, 2 to 90 % of capacity) p50, p95 or p99 of TTFT or TPOT is off by more than a tenth in 98, by 79
+% at worst. It takes 0.1 s of processor time. Of users in a closed loop no closed form says a percentile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnderLoad:
-    """Latencies of requests that arrive at random at `rate` a second; infinite where the replicas cannot keep up."""
+class LatencyPercentiles:
+    """Latencies of requests by percentile, in s, with the ends of their 80 % intervals where these are known."""
 
-    requests_per_s: float
-    utilisation_frac: float  # of the rate that all replicas sustain
-    replicas_needed: int  # the fewest that keep up
-    ttft_s: dict[str, float]  # by percentile
+    ttft_s: dict[str, float]
     tpot_s: dict[str, float]
-    ttft_s_low: dict[str, float] = field(default_factory=dict)  # ends of 80 % intervals; none where it cannot keep up
+    ttft_s_low: dict[str, float] = field(default_factory=dict)
     ttft_s_high: dict[str, float] = field(default_factory=dict)
     tpot_s_low: dict[str, float] = field(default_factory=dict)
     tpot_s_high: dict[str, float] = field(default_factory=dict)
@@ -125,6 +101,15 @@ class UnderLoad:
     def ends(self, name: str, percentile: str) -> tuple[float, float]:
         """The 80 % interval of `ttft_s` or `tpot_s` at a percentile."""
         return getattr(self, f"{name}_low")[percentile], getattr(self, f"{name}_high")[percentile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderLoad(LatencyPercentiles):
+    """Latencies of requests that arrive at random at `rate` a second; infinite where the replicas cannot keep up."""
+
+    requests_per_s: float
+    utilisation_frac: float  # of the rate that all replicas sustain
+    replicas_needed: int  # the fewest that keep up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +184,7 @@ class ServeAnswer(Result):
     memory: ServingMemoryAnswer
     fits: bool
     under_load: UnderLoad | None
+    closed_loop: LatencyPercentiles | None  # of users, where they are simulated
     quick: tuple[QuickFormula, ...]
     settings: tuple[tuple[str, str], ...]
     cold_start: ColdStart
@@ -227,7 +213,7 @@ class ServeAnswer(Result):
         job, replicas, request_notes = _loaded_replica(job, question, cached)
         rate, cluster, known = request.rate, job.cluster, JobSteady(job)
         because: str | None = None
-        session_run, by_priority = None, dict[int, "ClassFigures"]()
+        session_run, closed_loop, by_priority = None, None, dict[int, "ClassFigures"]()
         if sessions.turns is not None:
             session_run = _session_run(job, replicas, request, sessions, facts, on_compile)
             result, job = session_run.estimate, session_run.estimate.job
@@ -236,9 +222,10 @@ class ServeAnswer(Result):
         elif request.requests is not None:
             finite = _finite_run(job, replicas, request, facts, on_compile)
             result, by_priority = estimate(job, finite.means), finite.simulated.by_priority()
+            request_notes += tuple(_traffic_notes(job, request))
         else:
-            result, by_priority, simulation_notes = _closed_loop(known, question, facts, on_compile)
-            request_notes += simulation_notes
+            result, closed_loop, by_priority, loop_notes = _closed_loop(known, question, facts, on_compile)
+            request_notes += loop_notes
         at_once = requests_held(job, result.max_concurrency)
         memory = memory_answer(
             job.model, replace(question.deployment, weights=job.weights.name),
@@ -253,9 +240,11 @@ class ServeAnswer(Result):
         if waits is not None and waits.utilisation_frac < 1:
             share = format_percent(waits.utilisation_frac)
             if because is not None:
-                result, waits, by_priority, note = _simulated_load(known, waits, request, cached, facts, on_compile)
                 because = because or f"{share} of capacity is used"
-                request_notes += (f"latencies are those of simulated requests: {because}", *note)
+                result, waits, by_priority, load_notes = _simulated_load(
+                    known, waits, because, replicas, request, cached, facts, on_compile
+                )
+                request_notes += load_notes
             elif waits.utilisation_frac >= SIMULATED_FROM:
                 request_notes += (
                     f"{share} of capacity is used: simulated requests (--simulate) show the tail of latencies better",
@@ -277,6 +266,7 @@ class ServeAnswer(Result):
             memory=memory,
             fits=result.max_concurrency >= 1,
             under_load=waits,
+            closed_loop=closed_loop,
             quick=(*(_token_rules(result) if result.max_concurrency else ()), *memory.quick),
             settings=_answered_settings(job, result, question, replicas, session_run, cached),
             cold_start=cold_start(
@@ -338,7 +328,9 @@ class ServeAnswer(Result):
             latency = f"{format_seconds(estimate.ttft_s.value)} ({_ends(estimate.ttft_s)})"
             return f"{where} {verb} {rate}, each answered within {latency}{paid}."
         seen = f"first token after {format_seconds(estimate.ttft_s.value)}"
-        in_flight = estimate.requests_per_s * estimate.e2e_s * self.replicas  # Little's law
+        job, in_flight = estimate.job, estimate.requests_per_s * estimate.e2e_s * self.replicas  # Little's law
+        if job.users is not None and job.requests is None:
+            in_flight = job.users * self.replicas
         seen += f", then one every {format_seconds(estimate.tpot_s.value)}" if estimate.job.output_tokens > 1 else ""
         seen += f", with {in_flight:,.0f} in flight" if in_flight >= 1 else f", with {in_flight:.2g} in flight"
         rate = _with_ends(estimate.output_tokens_per_s, self.replicas, "tokens/s")
@@ -417,11 +409,14 @@ class ServeAnswer(Result):
             **attributes(estimate, "usd_per_million_output_tokens usd_per_million_input_tokens"),
             "usd_per_million_requests": self.usd_per_million_requests,
             **attributes(estimate, "prefill_frac joules_per_request joules_per_output_token"),
-            **attributes(self, "speculation under_load"),
+            **attributes(self, "speculation under_load closed_loop"),
         }
 
 
-def _with_intervals(load: UnderLoad, estimate: ServeEstimate, cached: CachedAnswers | None) -> UnderLoad:
+Seen = TypeVar("Seen", bound=LatencyPercentiles)
+
+
+def _with_intervals(load: Seen, estimate: ServeEstimate, cached: CachedAnswers | None) -> Seen:
     """The percentiles of a load that can be kept up with, with the relative error of the mean's class; none of hits."""
     ends = dict[str, Any]()
     for name, mean, percentiles in (
@@ -706,7 +701,7 @@ def _finite_run(
     inputs, outputs, count = request.input_tokens, request.output_tokens, request.requests or 1
     users = None if request.rate is not None else min(request.concurrency or count, count)
     traffic = Traffic(
-        requests=count, rate=request.rate, users=users, together=users is not None,
+        requests=count, rate=request.rate, users=users,
         input_tokens=inputs if isinstance(inputs, str) else job.input_tokens,
         output_tokens=outputs if isinstance(outputs, str) else job.output_tokens,
         priorities=job.priorities or None,
@@ -720,13 +715,9 @@ OUTGROWN = (
 )
 
 
-CROWDED = "latencies are those of simulated requests: users wait for one another's prompts"
+HALF_GROWN = "in closed form, of answers that are half grown"
+LEAST_LOADED = "each request goes to the least loaded replica (other balancers: `flopwise simulate --balancer`)"
 SHORT = f"answers of fewer than {SHORT_ANSWER} tokens take too few steps for a closed form"
-
-
-def _prompts_mix(job: ServeJob) -> bool:
-    """True if prompts and answers share the steps of one kind of replica."""
-    return _runs_on(job) and not job.split
 
 
 def _runs_on(job: ServeJob) -> bool:
@@ -734,102 +725,81 @@ def _runs_on(job: ServeJob) -> bool:
     return job.growing > 1 and job.requests is None and job.model.kind != "encoder-decoder"
 
 
-def _prompts_crowd(known: JobSteady, loaded: ServeEstimate) -> bool:
-    """True if users in a closed loop wait for one another's prompts, as a closed form cannot say (`BUNCHED_FRAC`).
-
-    `loaded`: their closed form. Prompts that a replica answers a second, each as long as one that nobody disturbs.
-    """
-    job = known.job
-    users = 1 if job.concurrency is None else -(-job.concurrency // int(job.layout.dp))
-    alone = users == 1 or job.arrivals_per_s is not None or not loaded.max_concurrency
-    if alone or not _runs_on(job):
-        return False
-    if job.split:
-        return True
-    if (job.model.has_experts and not job.engine.mixes) or _places_decide(job, users):
-        return True
-    steady, _ = known.state
-    bunched_s, step_s = (float(np.ravel(seconds)[0]) for seconds in (steady.bunched_s, steady.decode.seconds))
-    ttft_s = loaded.ttft_s.value
-    if bunched_s >= BUNCHED_FRAC * ttft_s or (users == 2 and step_s >= STEP_FRAC * ttft_s):
-        return True
-    if _host_paces(known):
-        return True
-    each_per_s = loaded.requests_per_s / int(job.layout.dp)
-    share = each_per_s * estimate(replace(job, concurrency=1)).ttft_s.value
-    return share >= (CROWDED_FRAC if job.input_tokens >= LONG_PROMPT else FULL_FRAC)
-
-
-def _host_paces(known: JobSteady) -> bool:
-    """True if a prompt's step is as long as the host takes to launch it: another prompt in it is free.
-
-    The closed form shares out steps by their tokens: it was 11 % off in the two of some 200 loops where this holds.
-    """
-    job, machine = known.job, known.machine
-    load = whole_prompts(job.model, 1.0, job.input_tokens)
-    step = machine.step(load, job.layout)
-    launching_s = machine.launching_s(step, load, job.layout)
-    return bool(np.max(launching_s) > HOST_FRAC * np.max(step.seconds))
-
-
-def _places_decide(job: ServeJob, users: int) -> bool:
-    """True if users begin more answers together than the cache has room for at their ends, or wait for a place.
-
-    Not where the engine's own limit is more than whole answers have room for: then both do.
-    """
-    limit = engine_limit(job)
-    return (users > limit) != (min(users, limit) > job_memory(job).max_whole_contexts)
-
-
 def _closed_loop(
     known: JobSteady, question: ServeQuestion, facts: Facts, on_compile: Callable[[], None] | None
-) -> tuple[ServeEstimate, dict[int, ClassFigures], tuple[str, ...]]:
-    """Users in a closed loop, or arrivals: the closed form, or simulated means with a note where it does not stand."""
-    job, closed, note = known.job, None, _closed_loop_note(known.job, question)
-    if not note:
-        closed = estimate(job, known=known)
-        note = CROWDED if not question.closed_form and _prompts_crowd(known, closed) else ""
-    if closed is not None and not note:
-        return closed, {}, ()
-    loop = _closed_loop_run(job, question.request, facts, on_compile)
-    return loop.estimate, loop.simulated.by_priority(), (note,)
+) -> tuple[ServeEstimate, LatencyPercentiles | None, dict[int, ClassFigures], tuple[str, ...]]:
+    """(the estimate, what users see, the same by priority, notes) of users in a closed loop, from simulated runs.
+
+    In closed form where it stands for them, and of what is no closed loop; then nothing is known by percentile.
+    """
+    job, because = known.job, _why_simulated_users(known, question)
+    request = question.request
+    notes = tuple(text for text in (*_traffic_notes(job, request), because) if text)
+    if because is None:
+        return estimate(job, known=known), None, {}, notes
+    try:
+        loop = _closed_loop_run(job, request, facts, on_compile)
+    except InfeasibleError as error:
+        return (
+            estimate(job, known=known),
+            None,
+            {},
+            (*notes, f"{HALF_GROWN}: {error}"),
+        )
+    seen = LatencyPercentiles(ttft_s=loop.ttft_s, tpot_s=loop.tpot_s)
+    notes = (*notes, loop.note) if loop.note else notes
+    return loop.estimate, _with_intervals(seen, loop.estimate, None), loop.runs[-1].by_priority(), notes
 
 
-def _closed_loop_note(job: ServeJob, question: ServeQuestion) -> str:
-    """Why users in a closed loop are simulated; empty where the closed form stands for them."""
+def _traffic_notes(job: ServeJob, request: RequestSpec) -> Iterator[str]:
+    """Assumptions about users in a closed loop, and about lengths that are given as one number."""
+    users, count = request.concurrency or 0, request.requests
+    in_turn = users > 1 and (count is None or count > users) and not job.static
+    if in_turn:
+        yield closed_loop_text(users, count)
+    numbers = not all(isinstance(length, str) for length in (request.input_tokens, request.output_tokens))
+    if job.decodes and numbers and (in_turn or request.rate is not None):
+        yield VARIED
+
+
+def _why_simulated_users(known: JobSteady, question: ServeQuestion) -> str | None:
+    """A note on users in a closed loop who are simulated, or an empty one; None: the closed form stands for them."""
+    job = known.job
+    if job.concurrency is None or job.arrivals_per_s is not None or job.static or not known.memory.max_concurrency:
+        return None
     if outgrows_cache(job):
         return OUTGROWN
-    because = _why_simulated(job, question)
-    if not job.decodes:  # the closed form stands for users, whose batches are alike, unless asked for
-        because = "" if question.simulate and job.concurrency is not None else None
-    if job.arrivals_per_s is not None or because is None or (job.concurrency is None and because != SHORT):
-        return ""
-    return f"latencies are those of simulated requests: {because or 'as asked for'}"
+    if not question.queue.is_plain:
+        return f"latencies are those of simulated requests: {_queue_text(job)}"
+    played = not job.decodes or job.model.kind != "encoder-decoder"
+    return "" if question.simulate or (played and not question.closed_form) else None
+
+
+def _queue_text(job: ServeJob) -> str:
+    """The rule of a queue that is not the usual one, in words."""
+    return f"the queue is served by {job.policy}" if job.policy != "fcfs" else f"preempted sequences {job.preempt}"
 
 
 def _why_simulated(job: ServeJob, question: ServeQuestion) -> str | None:
-    """The reason why a load is simulated; None: the closed form stands for it, empty: it is asked for."""
+    """The reason why arrivals are simulated; None: the closed form stands for them, empty: it is asked for."""
     if question.cache.response_cache is not None:
         return "some answers come from the response cache"
     if not question.queue.is_plain:
-        return f"the queue is served by {job.policy}" if job.policy != "fcfs" else f"preempted sequences {job.preempt}"
+        return _queue_text(job)
     return None if question.closed_form else _why_no_closed_form(job) or ("" if question.simulate else None)
 
 
 def _why_no_closed_form(job: ServeJob) -> str | None:
-    """The reason why the closed form of a load is known to be off; None: it is not."""
+    """The reason why the closed form of arrivals is known to be off; None: it is not."""
     if not job.decodes:
         return "what waits when a batch ends goes into the next"
     if answers_are_short(job):
         return SHORT
-    if job.arrivals_per_s is not None and _prompts_mix(job):
-        return "prompts that arrive at random fill steps that others decode in"
-    if job.arrivals_per_s is not None and job.split and _runs_on(job):
+    if not _runs_on(job):
+        return None
+    if job.split:
         return "prompts queue for accelerators of their own"
-    how = job.techniques.speculation
-    if how is not None and how.draft is not None and job.concurrency == 1 and _runs_on(job):
-        return "no draft runs beside the prompt of one user"
-    return None
+    return "prompts that arrive at random fill steps that others decode in"
 
 
 def _closed_loop_run(
@@ -838,7 +808,7 @@ def _closed_loop_run(
     """Users in a closed loop, whose lengths are as asked for, simulated."""
     from flopwise.serving.sim.finite import closed_loop_run  # noqa: PLC0415 - the simulator starts where one runs
 
-    return closed_loop_run(job, facts, _drawn_lengths(job, request), on_compile)
+    return closed_loop_run(job, facts, _drawn_lengths(job, request), on_compile, PERCENTILES)
 
 
 def _drawn_lengths(job: ServeJob, request: RequestSpec) -> tuple[int | str, int | str] | None:
@@ -945,8 +915,8 @@ def _among_hits(load: UnderLoad, cached: CachedAnswers) -> UnderLoad:
 
 
 def _simulated_load(
-    known: JobSteady, waits: UnderLoad, request: RequestSpec, cached: CachedAnswers | None, facts: Facts,
-    on_compile: Callable[[], None] | None,
+    known: JobSteady, waits: UnderLoad, because: str, replicas: int, request: RequestSpec,
+    cached: CachedAnswers | None, facts: Facts, on_compile: Callable[[], None] | None,
 ) -> tuple[ServeEstimate, UnderLoad, dict[int, ClassFigures], tuple[str, ...]]:  # fmt: skip
     """(the estimate, what requests see, the same by priority, notes) of arrivals, from a run of the simulator.
 
@@ -957,14 +927,22 @@ def _simulated_load(
     job = known.job
     names = {name: name if cached is None else cached.percentile_of_computed(name) for name in PERCENTILES}
     computed = tuple(dict.fromkeys(name for name in names.values() if name is not None))
-    run = ArrivalRun.of(job, computed, facts, _drawn_lengths(job, request), on_compile, busy=waits.utilisation_frac)
+    simulated, lengths = f"latencies are those of simulated requests: {because}", _drawn_lengths(job, request)
+    try:
+        run = ArrivalRun.of(job, computed, facts, lengths, on_compile, busy=waits.utilisation_frac, replicas=replicas)
+    except InfeasibleError as error:
+        closed = _under_load(known, waits.requests_per_s, cached, PERCENTILES)
+        return estimate(job, known=known), closed, {}, (f"{HALF_GROWN}: {error}",)
     if run.utilisation_frac:
-        return *_falls_behind(known, waits, run, 1.0 if cached is None else cached.computed_frac), {}, ()
+        behind = _falls_behind(known, waits, run, 1.0 if cached is None else cached.computed_frac)
+        return *behind, {}, (simulated,)
     hit_s = 0.0 if cached is None else cached.cache.hit_s
     ttft_s = {name: hit_s if own is None else run.ttft_s[own] for name, own in names.items()}
     tpot_s = {name: 0.0 if own is None else run.tpot_s[own] for name, own in names.items()}
     seen = replace(waits, ttft_s=ttft_s, tpot_s=tpot_s)
-    return estimate(job, run.means, known=known), seen, run.by_priority, (run.note,) if run.note else ()
+    balanced = LEAST_LOADED if replicas > 1 else ""
+    notes = tuple(text for text in (simulated, *_traffic_notes(job, request), balanced, run.note) if text)
+    return estimate(job, run.means, known=known), seen, run.by_priority, notes
 
 
 def _falls_behind(

@@ -12,15 +12,8 @@ from flopwise.facts.formats import CacheFormat
 from flopwise.ops.cache import kv_cache_bytes
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.steady import (
-    PERCENTILES,
-    TAILS,
-    Percentile,
-    Steady,
-    front_end_s,
-    micro_batches,
-    most_served_per_s,
-)
+from flopwise.serving.open_loop import PERCENTILES, Percentile
+from flopwise.serving.steady import Steady, front_end_s, micro_batches, most_served_per_s
 from flopwise.serving.techniques import per_token, percentile_tpot_s, request_work, tokens_a_round
 
 if TYPE_CHECKING:
@@ -29,6 +22,8 @@ if TYPE_CHECKING:
     from flopwise.serving.iteration import Runner, StepTime
     from flopwise.serving.job import ServeJob
 
+TAILS = {"mean": None, "p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
+"""Share of requests beyond a percentile."""
 GRID = 512
 """Points on which the number that decode is looked up."""
 FULLEST = 0.999
@@ -232,8 +227,8 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
     one, round_s = _decoding(job, machine, running), float(_round_s(job, machine, running))
     decode, before = type(one)(*(float(np.asarray(part)) for part in one)), load.pools.prompts
     steady = Steady(
-        ttft_s, round_s, per_s, per_s * job.output_tokens, decoding, before.each_s, 0.0, 0.0, before.step.seconds,
-        decode, decode,
+        ttft_s, round_s, per_s, per_s * job.output_tokens, decoding, before.each_s, 0.0, before.step.seconds, decode,
+        decode,
     )  # fmt: skip
     return per_token(job, steady)
 

@@ -17,20 +17,15 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
 from flopwise.ops.types import Array
+from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.disaggregated import disaggregated_steady
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
 from flopwise.serving.job import Offload, Ranged, ServeEstimate, ServeJob, in_its_class, latency_band, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, default_batch, generates, serving_memory
+from flopwise.serving.open_loop import SteadyCurves, batch_sizes
 from flopwise.serving.precision import conversion_note, product_path
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
-from flopwise.serving.steady import (
-    Steady,
-    SteadyCurves,
-    batch_sizes,
-    closed_loop,
-    fixed_batch,
-    least_prompt_s,
-)
+from flopwise.serving.steady import Steady, fixed_batch, least_prompt_s
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions
 from flopwise.serving.techniques import host_rates, memory_changes, per_token, request_work, runner, tokens_a_round
 from flopwise.serving.waiting_batches import WaitingBatches, one_pass_latency_s
@@ -100,7 +95,8 @@ def request_tokens(
     `images`: tokens of those in a prompt, which the default text stands beside.
     """
     drawn = [text for text in (request.input_tokens, request.output_tokens) if isinstance(text, str)]
-    mean = (f"computed for the mean length of requests ({' and '.join(drawn)}); `flopwise simulate` draws each",)
+    lengths = " and ".join(drawn)
+    mean = (f"closed forms, steps and memory are of the mean length of requests ({lengths}); simulated ones are drawn",)
     inputs, outputs = (
         None if tokens is None else mean_tokens(tokens) for tokens in (request.input_tokens, request.output_tokens)
     )

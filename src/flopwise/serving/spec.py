@@ -25,6 +25,26 @@ DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 256
 """Tokens of a prompt and an answer where none are given."""
 DEFAULT_CONTEXT = 8192
 """Tokens of a whole request where it is asked what fits, and none are given."""
+ROUNDS = 10
+"""Requests of each user in a closed loop where no number is given, as load generators send them.
+
+SemiAnalysisAI/InferenceX, utils/bench_serving/benchmark_serving.py, is started with num-prompts of ten times
+max-concurrency: all are handed at once to a semaphore of max-concurrency, once the warm-up has ended; means,
+percentiles and throughput are of all of them. `vllm bench serve` does so with its --num-prompts. guidellm
+(ConcurrentStrategy: rampup_duration 0) and AIPerf (no --concurrency-ramp-duration) begin with all users at once, too.
+"""
+SHORTEST = 8 / 9
+"""The shortest length over the one that is given, and the longest as much above it, where requests are simulated.
+
+The same benchmark draws lengths between 0.8 and 1 of the nominal ones (--random-range-ratio). Users whose requests were
+all equal would end together, as they began, for ever: in 115 published closed loops that do not say how lengths vary,
+nor how many requests were sent, first tokens came twice as fast (in the median) as for users who stay in step.
+"""
+VARIED = (
+    "lengths vary by up to a ninth around those that are given as one number, as load generators draw them (1024:1024: "
+    "all equal)"
+)
+"""The assumption of `SHORTEST`, in words."""
 ROUNDED = 1e-6
 """By which shares that make a whole may differ from one."""
 NGRAM_DRAFTS = frozenset({"ngram", "n-gram", "prompt-lookup", "suffix"})
@@ -204,12 +224,14 @@ class RequestSpec(Spec):
 
     input_tokens: int | str | None = _traffic(
         "--input", LENGTH,
-        f"Tokens of a prompt: {DEFAULT_INPUT} (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.")
+        f"Tokens of a prompt: {DEFAULT_INPUT} (default; simulated within a ninth of it), 1024:1024 "
+        "(all equal), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.")
     output_tokens: int | str | None = _traffic(
         "--output", LENGTH, f"Tokens of an answer, as --input (default: {DEFAULT_OUTPUT}); sharegpt-answers:200.")
     rate: float | None = _traffic("--rate", options.RATE, "Requests per second, on average: 20, 500/min.")
     concurrency: int | None = _traffic("--concurrency", options.BATCH,
-        "Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).")
+        "Requests in flight over all replicas, in a closed loop begun by all at once (default: as many as fit in "
+        "memory).")
     requests: int | None = _traffic("--requests", options.whole(high=10**12),
         "Total number of requests: a batch job, or instead of a duration.")
 

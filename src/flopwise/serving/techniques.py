@@ -29,9 +29,10 @@ from flopwise.serving.adapters import Adapters, adapter_bytes
 from flopwise.serving.iteration import Runner, StepLoad, StepTime
 from flopwise.serving.job import Offload, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import Changes, Draft, ServingLayout
+from flopwise.serving.open_loop import PERCENTILES
 from flopwise.serving.precision import product_path
 from flopwise.serving.spec import ADAPTER_RANK, BLOCK_DRAFTS, DRAFT_TOKENS, NGRAM_DRAFTS, TechniqueRequest
-from flopwise.serving.steady import PERCENTILES, Steady
+from flopwise.serving.steady import Steady
 from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import numpy as np
 
 from flopwise.facts.software import Engine
 from flopwise.ops.types import Array
-from flopwise.serving.steady import LEAST_S, front_end_s, straight_lines
+from flopwise.serving.open_loop import straight_lines
+from flopwise.serving.steady import LEAST_S, front_end_s
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TABLE = np.linspace(-6.0, 6.0, 481)

@@ -34,12 +34,12 @@ def room(**more: Any) -> int:
     return int(flopwise.serve("Llama-3.1-8B", **(LONG | more)).estimate.max_concurrency)
 
 
-def drawn_runs(gpu: str, lengths: Sequence[str], users: int) -> list[SimulatedRun]:
-    """Ten requests of each user, drawn until there are 2,000, eight times at most."""
+def drawn_runs(gpu: str, lengths: Sequence[int], users: int) -> list[SimulatedRun]:
+    """Ten requests of each user, drawn until there are 10,000, eight times at most."""
     inputs, outputs = lengths
-    how: dict[str, Any] = {"gpu": gpu, "input": inputs, "output": outputs, "users": users, "requests": 10 * users}
-    seeds = range(max(1, min(8, 200 // users)))
-    return [flopwise.simulate("Llama-3.1-8B", together=True, seed=seed, **how).simulated for seed in seeds]
+    how: dict[str, Any] = {"gpu": gpu, "input": inputs, "output": outputs, "users": users}
+    seeds = range(max(1, min(8, 1_000 // users)))
+    return [flopwise.simulate("Llama-3.1-8B", seed=seed, **how).simulated for seed in seeds]
 
 
 def mean(runs: Sequence[SimulatedRun], name: str) -> float:
@@ -51,14 +51,13 @@ def test_serve_says_what_the_simulator_says(times: float, length: tuple[int, int
     inputs, outputs = length
     users = round(times * room(input=inputs, output=outputs))
     found = served(users, input=inputs, output=outputs).estimate
-    low = [round(8 / 9 * n) for n in length]
-    drawn = [f"{least}:{2 * n - least}" for least, n in zip(low, length, strict=True)]
-    runs = drawn_runs("l4", drawn, users)
+    runs = drawn_runs("l4", length, users)
     assert all(run.totals.preemptions.sum() > 0 for run in runs), "the case shows nothing else"
     assert found.tpot_s is not None
     assert found.ttft_s.value == pytest.approx(mean(runs, "ttft_s"), rel=1e-9)
     assert found.tpot_s.value == pytest.approx(mean(runs, "tpot_s"), rel=1e-9)
-    assert found.requests_per_s == pytest.approx(np.mean([users / np.mean(run.e2e_s) for run in runs]), rel=1e-9)
+    made = np.mean([run.summary().output_tokens_per_s for run in runs])
+    assert found.requests_per_s * outputs == pytest.approx(made, rel=1e-9)
 
 
 def test_giving_way_takes_time_between_tokens_that_waiting_takes_before_the_first() -> None:
@@ -112,29 +111,26 @@ def test_a_full_cache_was_measured() -> None:
         assert one.predicted == pytest.approx(one.measured, rel=0.15)
 
 
-LENGTHS = ["889:1111", "14:18"]
-"""Prompts of 1,000 tokens and answers of 16, within a ninth, as load generators draw them."""
-
-
-def test_users_with_short_answers_are_simulated() -> None:
+def test_users_with_short_answers_meet_few_prompts() -> None:
     found = flopwise.serve("Llama-3.1-8B", gpu="h100", input=1000, output=16, concurrency=8)
     assert found.estimate.tpot_s is not None
-    runs = drawn_runs("h100", LENGTHS, 8)
+    runs = drawn_runs("h100", (1000, 16), 8)
     assert found.estimate.ttft_s.value == pytest.approx(mean(runs, "ttft_s"), rel=1e-9)
     assert found.estimate.tpot_s.value == pytest.approx(mean(runs, "tpot_s"), rel=1e-9)
-    assert any("fewer than 100 tokens" in text for text in found.assumptions)
     closed_form = estimate(found.estimate.job).tpot_s
     assert closed_form is not None
     assert closed_form.value > 1.2 * found.estimate.tpot_s.value, "the case shows nothing else"
 
 
-def test_users_are_simulated_where_that_is_asked_for() -> None:
+def test_users_are_simulated_unless_the_closed_form_is_asked_for() -> None:
     how: dict[str, Any] = {"gpu": "h100", "input": 1024, "output": 256, "concurrency": 32}
-    asked, closed = (flopwise.serve("Llama-3.1-8B", simulate=yes, **how) for yes in (True, False))
-    assert any("as asked for" in text for text in asked.assumptions)
-    assert not any("simulated" in text for text in closed.assumptions)
-    assert asked.estimate.ttft_s.value != closed.estimate.ttft_s.value
-    assert asked.estimate.ttft_s.value == pytest.approx(closed.estimate.ttft_s.value, rel=0.1)
+    asked = flopwise.serve("Llama-3.1-8B", simulate=True, **how)
+    plain, closed = (flopwise.serve("Llama-3.1-8B", closed_form=yes, **how) for yes in (False, True))
+    assert asked.document() == plain.document()
+    assert plain.closed_loop is not None
+    assert closed.closed_loop is None
+    assert plain.estimate.ttft_s.value != closed.estimate.ttft_s.value
+    assert plain.estimate.ttft_s.value == pytest.approx(closed.estimate.ttft_s.value, rel=0.1)
 
 
 def test_arrivals_with_short_answers_are_simulated_at_any_load() -> None:

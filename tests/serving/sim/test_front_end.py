@@ -85,7 +85,7 @@ def test_users_ask_no_faster_than_the_front_end_handles() -> None:
     """64 users, 5 ms a request, next to nothing in the engine: 200 requests a second."""
     count = 2000
     asked = [np.zeros(count), np.full(count, 5), np.ones(count, dtype=np.int64)]
-    found = run(flat(1, request_ps=5 * MS, front_ps=5 * MS), *asked, users=64, together=True)
+    found = run(flat(1, request_ps=5 * MS, front_ps=5 * MS), *asked, users=64)
     assert found.summary().requests_per_s == pytest.approx(200, rel=0.01)
     assert float(np.median(found.ttft_s)) == pytest.approx(64 * 0.005, rel=0.01)
 

@@ -33,7 +33,7 @@ from flopwise.serving.spec import (
 from flopwise.units import format_number
 
 if TYPE_CHECKING:
-    from flopwise.serving.answer import ServeAnswer
+    from flopwise.serving.answer import LatencyPercentiles, ServeAnswer
     from flopwise.serving.job import Ranged
     from flopwise.serving.load_curve import ServeSweep, SweepPoint
 
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
 @add(
     "--simulate",
     FLAG,
-    "Latencies of --concurrency users or under --rate by simulated requests, not in closed form.",
+    "Latencies under --rate by simulated requests, also where the closed form stands for them.",
     default=False,
 )
 @add(
     "--closed-form",
     FLAG,
-    "Latencies in closed form, also where it is known to be off and requests would be simulated.",
+    "Latencies in closed form where requests would be simulated; of --concurrency users means alone.",
     default=False,
 )
 @add("--sweep", name("axis"), "Show latency against throughput along concurrency, batch or tp, instead.")
@@ -161,31 +161,37 @@ def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(_speed_rows(answer), paper)
     if load is not None and answer.keeps_up:
         share = units.format_percent(load.utilisation_frac)
-        columns = {"TTFT": "ttft_s", "TPOT": "tpot_s"} if estimate.tpot_s is not None else {"latency": "ttft_s"}
-        headers = ["percentile", *(text for name in columns for text in (f">{name}", "80 % interval"))]
-        rows = [
-            (
-                p,
-                *(
-                    text
-                    for name in columns.values()
-                    for text in (
-                        units.format_seconds(getattr(load, name)[p]),
-                        " to ".join(map(units.format_seconds, load.ends(name, p))),
-                    )
-                ),
-            )
-            for p in load.ttft_s
-        ]
         rate = units.format_arrivals(load.requests_per_s, "request" if estimate.tpot_s is not None else "input")
-        title = heading(f"At {rate}, {share} of capacity", paper)
-        yield f"{title}\n{table(headers, rows, paper)}"
+        yield _percentile_table(f"At {rate}, {share} of capacity", load, answer, paper)
+    if answer.closed_loop is not None:
+        yield _percentile_table("Of all requests of these users", answer.closed_loop, answer, paper)
     yield from parts.priority_table(answer.by_priority, paper)
     yield heading(f"One step of the engine, bound by {estimate.bound}", paper)
     yield parts.shares(estimate.breakdown, units.format_seconds, paper)
     share = units.format_percent(estimate.roofline_frac)
     least = f"{units.format_seconds(estimate.lower_bound_s)} at datasheet rates, {share} of the estimate"
     yield pairs([("at least", least), ("MFU", units.format_percent(estimate.mfu_frac))], paper)
+
+
+def _percentile_table(title: str, seen: LatencyPercentiles, answer: ServeAnswer, paper: Screen) -> str:
+    """Latencies by percentile, with their intervals, below a title."""
+    columns = {"TTFT": "ttft_s", "TPOT": "tpot_s"} if answer.estimate.tpot_s is not None else {"latency": "ttft_s"}
+    headers = ["percentile", *(text for name in columns for text in (f">{name}", "80 % interval"))]
+    rows = [
+        (
+            p,
+            *(
+                text
+                for name in columns.values()
+                for text in (
+                    units.format_seconds(getattr(seen, name)[p]),
+                    " to ".join(map(units.format_seconds, seen.ends(name, p))),
+                )
+            ),
+        )
+        for p in seen.ttft_s
+    ]
+    return f"{heading(title, paper)}\n{table(headers, rows, paper)}"
 
 
 def _warnings(answer: ServeAnswer) -> Iterator[str]:
@@ -231,7 +237,7 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
         ]
     rows: list[tuple[str, Any]] = []
     if answer.keeps_up:
-        mean = "" if answer.under_load is None else "mean "
+        mean = "" if answer.under_load is None and answer.closed_loop is None else "mean "
         rows += [(f"{mean}TTFT", _seconds(estimate.ttft_s)), (f"{mean}TPOT", _seconds(estimate.tpot_s))]
         ends = units.format_interval(estimate.e2e_low, estimate.e2e_high, units.format_seconds)
         rows.append((f"{mean}request" if mean else "whole request", f"{units.format_seconds(estimate.e2e_s)} {ends}"))

@@ -9,13 +9,15 @@ from typing import Any
 from flopwise.cost.intervals import ErrorBand
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes, notes
+from flopwise.serving.closed_loop import closed_loop_text
 from flopwise.serving.estimate import least_tpot_s
 from flopwise.serving.job import ServeJob, in_its_class, interval_notes, latency_band, serving_band
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
-from flopwise.serving.sim.request import ResponseCache, SimulationRequest, hit_rate, slow_store_notes
+from flopwise.serving.sim.request import ResponseCache, SimulationRequest, hit_rate, length_spread, slow_store_notes
 from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
 from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.trace import PS, RequestTrace
+from flopwise.serving.spec import VARIED
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
 from flopwise.units import HOUR_S, format_cost, format_number, format_percent, format_price, format_seconds
 from flopwise.values import dataclass, replace
@@ -265,8 +267,10 @@ def _run_notes(request: SimulationRequest) -> Iterator[str]:
         )
     yield from slow_store_notes(request)
     yield from _idle_policy_note(request.scheduling.policy, request.trace)
-    if request.trace.alike and (traffic.users or 0) > 1 and not traffic.together:
-        yield "users with identical requests start one after another, during the first answer (--together: all at once)"
+    if traffic.in_turn:
+        yield closed_loop_text(traffic.users or 0, len(request.trace))
+    if request.job.decodes and length_spread(request.job.model, traffic):
+        yield VARIED
 
 
 def _idle_policy_note(policy: str, trace: RequestTrace) -> Iterator[str]:

@@ -14,21 +14,15 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Attend, Item
 from flopwise.ops.columns import ascending
 from flopwise.ops.types import Array, Floats
+from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.estimate import check, job_memory
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, TimedKernel, layer_kinds, whole_prompts
 from flopwise.serving.job import ServeJob, no_room_text
 from flopwise.serving.memory import default_batch, generates, rank_budget
+from flopwise.serving.open_loop import SteadyCurves
 from flopwise.serving.sim.cost import StepCost, seen_pairs
 from flopwise.serving.sim.trace import PS, Column
-from flopwise.serving.steady import (
-    STEP_IN_PROGRESS,
-    Steady,
-    SteadyCurves,
-    chunk_tokens,
-    closed_loop,
-    micro_batches,
-    steps_unseen,
-)
+from flopwise.serving.steady import STEP_IN_PROGRESS, Steady, chunk_tokens, micro_batches, steps_unseen
 from flopwise.serving.techniques import TechniqueRunner, memory_changes, request_work, runner
 from flopwise.values import dataclass, replace
 
@@ -122,16 +116,17 @@ class Replica:
 
 
 def replica(
-    job: ServeJob, *, context: int | None = None, step_tokens: int | None = None, max_tokens: int | None = None,
-    kernels: KernelTimes | None = None,
+    job: ServeJob, *, context: int | None = None, longest: int | None = None, step_tokens: int | None = None,
+    max_tokens: int | None = None, kernels: KernelTimes | None = None,
 ) -> Replica:  # fmt: skip
     """Step costs and limits of a job: `context` is what one sequence holds on average (None: the job's request).
 
-    `kernels`: times of kernels that are known, of jobs that differ in `HOST_TIMES` of their engine and in their request
-    alone; those of this job are added.
+    `longest`: tokens for which the share of a micro-batch in the cache has room (None: as `context`). `kernels`: times
+    of kernels that are known, of jobs that differ in `HOST_TIMES` of their engine and in their request alone; those of
+    this job are added.
 
     Attention replicas (dp) have a scheduler each; so has each micro-batch of a pipeline, as a step of it passes through
-    all stages while the other micro-batches are in the others.
+    all stages while the other micro-batches are in the others: as many as stages, but no more than requests have room.
 
     Source: `flopwise.serving.memory` for blocks, data/engines.json for batch and tokens a step, step costs from
     `flopwise.serving.iteration`; pipelines as `flopwise.serving.steady.micro_batches`.
@@ -151,13 +146,15 @@ def replica(
         job, concurrency=None, context=context or job.context, answer=0, prefill_tokens=None,
         changes=replace(memory_changes(job), shared_tokens=0),
     )  # fmt: skip
-    parts = 1 if row.serial else int(job.layout.pp)
+    _, steps = request_work(job)  # the simulator counts a cached token for each step, half of an answer on average
+    counted_frac = (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)
+    blocks = int(memory.kv_capacity_tokens * counted_frac) // row.block_tokens
+    room = blocks // -(-(longest or context or job.context) // row.block_tokens)
+    parts = 1 if row.serial else max(1, min(int(job.layout.pp), room))
+    blocks //= parts
     given = job.max_batch or int(default_batch(job.model, row, job.layout.dp))
     whole = memory.max_whole_contexts if row.reserves else given
     most = max(int(min(given, whole, memory.max_states)) // parts, 1)
-    _, steps = request_work(job)  # the simulator counts a cached token for each step, half of an answer on average
-    counted_frac = (job.input_tokens + steps / 2) / (job.input_tokens + job.output_tokens / 2)
-    blocks = int(memory.kv_capacity_tokens * counted_frac) // row.block_tokens // parts
     if not int(memory.max_concurrency) or not blocks:
         raise InfeasibleError(no_room_text(job, context or job.context))
     rates = job.cluster.rates

@@ -53,6 +53,11 @@ class Lengths:
             return self.mean * SHAPES[self.shape][-1]
         return self.high if self.cv is None and self.p95 is None else None
 
+    @property
+    def is_number(self) -> bool:
+        """True if all are alike because one number is given, not a range of one length."""
+        return all(figure is None for figure in (self.low, self.cv, self.p95, self.shape))
+
     def draw(self, count: int, rng: Rng) -> Tokens:
         """`count` lengths; between `low` and `high` both are included, as in load generators with a range ratio.
 

@@ -27,6 +27,7 @@ from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
 from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import Replica, loaded_cost, replica
+from flopwise.serving.sim.lengths import Lengths
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.setup import Transfer
 from flopwise.serving.sim.simulate import simulate
@@ -34,7 +35,17 @@ from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.stores import KvStore
 from flopwise.serving.sim.trace import PS, Column, RequestTrace
 from flopwise.serving.sim.traffic import draw_requests
-from flopwise.serving.spec import ResponseCacheSpec, Scheduling, ServingSpec, TechniqueRequest, check_classes
+from flopwise.serving.spec import (
+    DEFAULT_INPUT,
+    DEFAULT_OUTPUT,
+    SHORTEST,
+    ResponseCacheSpec,
+    Scheduling,
+    ServingSpec,
+    TechniqueRequest,
+    check_classes,
+    mean_tokens,
+)
 from flopwise.serving.techniques import tokens_of_images
 from flopwise.units import HOUR_S, format_seconds
 from flopwise.values import dataclass, replace
@@ -190,7 +201,7 @@ class SimulationRequest:
         one, how, flow = self.replica, self.scheduling, self.traffic
         run = simulate(
             self.computed_requests, self._cost_among(replicas), one.limits, replicas=replicas * one.schedulers,
-            balancer=how.balancer, policy=how.policy, users=flow.users, think_s=flow.think_s, together=flow.together,
+            balancer=how.balancer, policy=how.policy, users=flow.users, think_s=flow.think_s,
             prefill_replicas=self.prefill_pool(replicas) * one.schedulers, transfer=self.transfer,
             samples=samples, on_compile=on_compile,
         )  # fmt: skip
@@ -224,14 +235,14 @@ class SimulationRequest:
     def _cost_among(self, replicas: int) -> StepCost:
         """Step costs where so many replicas share the load.
 
-        Source: `loaded_cost`. Assumes: of users who begin together none waits for the first time.
+        Source: `loaded_cost`. Assumes: of users, who begin together, none waits for the first time.
         """
         cost, users, share = self.replica.cost, self.traffic.users, 1.0
         if self.prefill_pool(replicas):
             return cost
         if users is not None:
             job = replace(self.job, concurrency=max(1, round(users / replicas)))
-            share = max(0.0, 1.0 - users / len(self.trace)) if self.traffic.together else 1.0
+            share = max(0.0, 1.0 - users / len(self.trace))
         else:
             job = replace(self.job, arrivals_per_s=self._requests_per_s / replicas)
         return loaded_cost(cost, job, share)
@@ -292,7 +303,7 @@ def request_of(
     passes = one_pass and not generates(job.model)
     if not passes and (text := not_simulated_text(job, load)):
         raise SpecError(text)
-    trace = draw_requests(traffic)
+    trace = draw_requests(traffic, 0.0 if passes else length_spread(job.model, traffic))
     if passes:
         trace = replace(trace, output=np.ones_like(trace.output))
     inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
@@ -305,7 +316,10 @@ def request_of(
     longest = int((trace.prompt + trace.output).max())
     split = bool(scheduling.prefill_replicas or scheduling.prefill_gpus)
     job = replace(job, concurrency=None, arrivals_per_s=None, pools=split)  # of the run the traffic loads it
-    built = replica(job, context=inputs + outputs, step_tokens=scheduling.step_tokens, max_tokens=window or longest)
+    usual = min(longest, math.ceil((2.0 - SHORTEST) * (inputs + outputs)))  # of a long tail the rest is left out
+    built = replica(
+        job, context=inputs + outputs, longest=usual, step_tokens=scheduling.step_tokens, max_tokens=window or longest
+    )
     shares = bool((trace.prefix >= 0).any() or (trace.session >= 0).any())
     prefix = shares if scheduling.prefix_cache is None else scheduling.prefix_cache
     mix = job.engine.mixes if scheduling.mix is None else scheduling.mix
@@ -342,6 +356,21 @@ def slow_store_notes(request: SimulationRequest) -> Iterator[str]:
                 f"store {store.name} takes {format_seconds(brought_s)} to bring a cached token, computing it takes "
                 f"{format_seconds(computed_s)}: it makes first tokens later; leave it out, or give a faster one"
             )
+
+
+def length_spread(model: Model, traffic: Traffic) -> float:
+    """Share by which lengths that are given as one number vary around it.
+
+    Source: `SHORTEST`; no more than the longest request that the model takes allows. Assumes: of inputs that are
+    answered in one pass all are equal, which end together whatever their lengths.
+    """
+    given = (traffic.input_tokens or DEFAULT_INPUT, traffic.output_tokens or DEFAULT_OUTPUT)
+    numbers = any(Lengths.parse(str(length)).is_number for length in given)
+    if not (traffic.varies and numbers) or traffic.lengths_from is not None:
+        return 0.0
+    tokens = sum(mean_tokens(length) for length in given) + (traffic.prefix_tokens or 0)
+    window, _ = _window(model, tokens)
+    return 1.0 - SHORTEST if window is None else max(0.0, min(1.0 - SHORTEST, window / tokens - 1.0))
 
 
 def _window(model: Model, tokens: int) -> tuple[int | None, tuple[str, ...]]:

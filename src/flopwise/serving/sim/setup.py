@@ -20,12 +20,6 @@ MOST_PLACES = 2**24
 """Sequences of all replicas together that the simulator keeps places for: 1.5 GB."""
 SEED_OF_ROUNDS = 0
 """The rounds of a request depend on its place in the trace alone."""
-PIECES = 32
-"""Of the first answer of users who begin one after the other: each is made beside those who have begun by then."""
-ITERATIONS = 6
-"""Until the length of the first answer and what it meets agree."""
-SPREAD = 0.95
-"""Of the first answer's time: the last user begins before the first one is answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +73,6 @@ def setup(
     policy: str = "fcfs",
     users: int | None = None,
     think_s: float = 0.0,
-    together: bool = False,
     prefill_replicas: int = 0,
     transfer: Transfer | None = None,
     spare: int = 0,
@@ -87,9 +80,9 @@ def setup(
     """Check one simulation and lay it out.
 
     `users`: so many, each of which sends its next request `think_s` after the last is answered; requests go out in the
-    order of the trace, whose times do not matter; where all are alike, users begin one after the other, as nothing else
-    would part them, unless they begin `together`. `prefill_replicas`: so many do nothing but prompts and hand them to
-    the `replicas`, over `transfer`. `spare`: replicas that are off at first and may be started.
+    order of the trace, whose times do not matter, and all users begin together. `prefill_replicas`: so many do nothing
+    but prompts and hand them to the `replicas`, over `transfer`. `spare`: replicas that are off at first and may be
+    started.
 
     Raises:
         SpecError: a number out of range, costs too short for the limits, or requests that say themselves what they
@@ -118,8 +111,6 @@ def setup(
         work, hits = work.take(kept), hits[kept]
     if users is not None:
         work = work.arriving(np.full(len(work), work.arrival_ps[0] if len(work) else 0, dtype=np.int64))
-        if len(work) and not together:
-            work = work.arriving(user_start_ps(work, users, replicas, cost, limits))
     work, next_turn = _following(work)
     by_rank, rank = ranks(work, policy)
     return Setup(
@@ -202,44 +193,3 @@ def _with_techniques(trace: RequestTrace, limits: ReplicaLimits) -> tuple[Reques
     if limits.proposals:
         trace = replace(trace, output=rounds(trace.output, limits.acceptance, limits.proposals))
     return trace, hits
-
-
-def user_start_ps(trace: RequestTrace, users: int, replicas: int, cost: StepCost, limits: ReplicaLimits) -> Column:
-    """The earliest time of each request from the start, in ps; of the first `users` it is their arrival.
-
-    Users whose requests are all alike would end together as they began together, for ever: each prompt would wait for
-    all others. People and clients are not in step, and lengths that vary part them; where lengths do not, users begin
-    one after the other, evenly over the time that the first answer takes.
-
-    Source: published closed-loop benchmarks, whose lengths vary by a tenth: in step, simulated first tokens wait half
-    as long again as measured ones; begun one by one, TPOT is as far off as that of the steady state.
-    Assumes: what the others' prompts take is left out.
-    """
-    first = trace.arrival_ps[0]
-    begin = np.full(len(trace), first, dtype=np.int64)
-    users = min(users, len(trace))
-    if users < 2 or not trace.alike:
-        return begin
-    seconds = SPREAD * _first_answer_s(trace, users / replicas, cost, limits)
-    begin[:users] += np.rint(np.arange(users) / users * seconds * PS).astype(np.int64)
-    begin[users:] = begin[users - 1]
-    return begin
-
-
-def _first_answer_s(trace: RequestTrace, others: float, cost: StepCost, limits: ReplicaLimits) -> float:
-    """Seconds of the first answer while the others begin evenly beside it; their prompts left out."""
-    prompt, output = int(trace.prompt[0]), int(trace.output[0])
-    starts = range(0, prompt, limits.step_tokens)
-    ahead = sum(cost.seconds(chunk=min(limits.step_tokens, prompt - at), start=at) for at in starts)
-    most = max(min(others, limits.max_batch), 1.0)
-    life, steps = ahead, max(output - 1, 0) / PIECES
-    for _ in range(ITERATIONS):
-        at = ahead
-        for piece in range(PIECES):
-            batch = max(round(most * min(at / life, 1.0)), 1) if life else 1
-            context = prompt + round((piece + 0.5) * steps)
-            cached = batch * context
-            windowed = batch * min(context, cost.window)
-            at += steps * cost.seconds(batch=batch, cached=cached, windowed=windowed)
-        life = at
-    return life

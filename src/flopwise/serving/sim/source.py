@@ -11,7 +11,7 @@ from flopwise.errors import SpecError
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import Spec, option, same
 from flopwise.serving.sim.profiles import PROFILE
-from flopwise.serving.spec import DrawnLengthsSpec, PriorityClass, QueueSpec, RequestSpec, SessionsSpec
+from flopwise.serving.spec import ROUNDS, DrawnLengthsSpec, PriorityClass, QueueSpec, RequestSpec, SessionsSpec
 from flopwise.values import dataclass
 
 DEFAULT_ARRIVALS = "poisson"
@@ -26,6 +26,7 @@ _traffic = partial(option, section="Traffic")
 class Traffic(Spec):
     """The traffic of a simulation: a `trace` file, a `rate` (requests/s), or `users` who ask again after each answer.
 
+    Users begin together. Lengths that are given as one number vary around it, where requests follow one another.
     `input_tokens`, `output_tokens`: lengths as `flopwise.serving.sim.lengths.Lengths.parse` reads them; `lengths_from`:
     a trace file whose pairs of prompt and answer are drawn instead. `prefixes`: so many system prompts of
     `prefix_tokens` that requests begin with, all alike often.
@@ -54,14 +55,11 @@ class Traffic(Spec):
     profile: Any = _traffic("--profile", PROFILE, "Rate by hour of the week: office, daily, a file of hour,rate or a "
     "trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.")
     users: int | None = _traffic("--users", options.BATCH,
-        "Closed loop of this many users, each of whom sends a request after each answer.")
+        "Closed loop of this many users, who begin together and send a request after each answer.")
     think_s: float = same(SessionsSpec, "think_s", default=0.0)
     turns: int | str | None = same(SessionsSpec, "turns")
     tool_share: float | None = same(SessionsSpec, "tool_share")
     tool_pause: float | None = same(SessionsSpec, "tool_pause")
-    together: bool = _traffic(
-        "--together", options.FLAG,
-        "Start all users at the same instant, even if their requests are identical.", default=False)
     input_tokens: int | str | None = same(RequestSpec, "input_tokens")
     output_tokens: int | str | None = same(RequestSpec, "output_tokens")
     lengths_from: Path | None = same(DrawnLengthsSpec, "lengths_from")
@@ -72,6 +70,25 @@ class Traffic(Spec):
     priorities: tuple[PriorityClass, ...] | None = same(QueueSpec, "priorities", section="Traffic")
     seed: int = same(SharedSpec, "seed", default=0, section="Traffic")
     # fmt: on
+
+    @property
+    def num_requests(self) -> int | None:
+        """Requests in all, as given or as users send them; None where the duration or a trace says so."""
+        return self.requests if self.requests is not None or self.users is None else ROUNDS * self.users
+
+    @property
+    def in_turn(self) -> bool:
+        """True if several users send several requests each."""
+        return self.users is not None and 1 < self.users < (self.num_requests or 0)
+
+    @property
+    def varies(self) -> bool:
+        """True if lengths that are given as one number vary: equal requests would stay in step.
+
+        Those of users, who end together as they began; and those that a balancer sends to the least loaded of several
+        replicas, on which answers begin together that end together, and make it the least loaded again.
+        """
+        return self.in_turn or (self.rate is not None and self.turns is None)
 
     def check(self) -> None:
         """Refuse what contradicts itself.
@@ -118,7 +135,5 @@ class Traffic(Spec):
             raise SpecError("--tool-share and --tool-pause need the --turns of sessions")
         if bool(self.tool_share) != bool(self.tool_pause):
             raise SpecError("--tool-share (how many turns) and --tool-pause (how long) go together")
-        if self.users is None and self.together:
-            raise SpecError("--together needs --users; give them, or leave it out")
         if self.trace is None and self.scale != 1.0:
             raise SpecError("--scale changes the rate of a trace file; with --rate, change the rate itself")

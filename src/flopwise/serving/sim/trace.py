@@ -63,11 +63,6 @@ class RequestTrace:
         return (len(self) - 1) / span if span else float("inf")
 
     @property
-    def alike(self) -> bool:
-        """True if all requests have the same numbers of tokens."""
-        return not (np.ptp(self.prompt) or np.ptp(self.output))
-
-    @property
     def follows(self) -> bool:
         """True if some requests follow answers, at times that only a run knows."""
         return bool(np.any(self.pause_ps >= 0))

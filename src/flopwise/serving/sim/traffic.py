@@ -23,8 +23,6 @@ Rng = np.random.Generator
 
 DEFAULT_DURATION_S = 600.0
 """How long requests arrive where nothing is said."""
-USERS_REQUESTS = 20
-"""Requests of a user in a closed loop where nothing is said."""
 MOST_REQUESTS = 50_000_000
 """Requests that one trace may hold: 2.4 GB of columns."""
 GRID = 4096
@@ -185,15 +183,17 @@ PROCESSES: dict[str, Callable[..., Seconds]] = {
 """Arrival processes by the name that a user gives."""
 
 
-def draw_requests(traffic: Traffic) -> RequestTrace:
+def draw_requests(traffic: Traffic, spread: float = 0.0) -> RequestTrace:
     """The requests of `traffic`: a trace file's, or drawn from its seed.
+
+    `spread`: share by which lengths that are given as one number vary (`Traffic.varies`).
 
     Raises: SpecError: a file or a value that cannot be; UnknownNameError: no such arrival process.
     """
     traffic.check()
     if traffic.trace is not None:
         return _replayed_requests(traffic, traffic.trace)
-    drawn = _drawn_requests(traffic)
+    drawn = _drawn_requests(traffic, spread)
     if traffic.priorities is None:
         return drawn
     classes = np.array([one.priority for one in traffic.priorities])
@@ -202,14 +202,14 @@ def draw_requests(traffic: Traffic) -> RequestTrace:
     return replace(drawn, priority=own.choice(classes, len(drawn), p=shares / shares.sum()))
 
 
-def _drawn_requests(traffic: Traffic) -> RequestTrace:
-    """Requests that are drawn from the seed of `traffic`, all of one priority."""
+def _drawn_requests(traffic: Traffic, spread: float) -> RequestTrace:
+    """Requests that are drawn from the seed of `traffic`, all of one priority; `spread`: as of `draw_requests`."""
     rng = np.random.default_rng(traffic.seed)
     arrival_s = _arrivals(traffic, rng)
     if traffic.turns is not None:
         return _session_turns(traffic, arrival_s, rng)
     count = arrival_s.size
-    prompts, outputs = _drawn_lengths(traffic, count, rng)
+    prompts, outputs = _drawn_lengths(traffic, count, rng, spread)
     if not traffic.prefixes:
         return trace(arrival_s, prompts, outputs)
     assert traffic.prefix_tokens is not None
@@ -247,14 +247,25 @@ def _session_turns(traffic: Traffic, arrival_s: Seconds, rng: Rng) -> RequestTra
     )
 
 
-def _drawn_lengths(traffic: Traffic, count: int, rng: Rng) -> tuple[Tokens, Tokens]:
-    """Prompts and answers of `count` requests, as measured or by their distributions."""
+def _drawn_lengths(traffic: Traffic, count: int, rng: Rng, spread: float = 0.0) -> tuple[Tokens, Tokens]:
+    """Prompts and answers of `count` requests, as measured or by their distributions; `spread` as `draw_requests`."""
     if traffic.lengths_from is not None:
         columns = read_trace_columns(traffic.lengths_from)
         return empirical(columns["prompt_tokens"], columns["output_tokens"], count, rng)
     lengths = (traffic.input_tokens or DEFAULT_INPUT, traffic.output_tokens or DEFAULT_OUTPUT)
-    prompts, outputs = (one.draw(count, rng) for one in [Lengths.parse(str(length)) for length in lengths])
+    both = [Lengths.parse(str(length)) for length in lengths]
+    if traffic.varies:
+        both = [_length_around(one, spread) for one in both]
+    prompts, outputs = (one.draw(count, rng) for one in both)
     return prompts, outputs
+
+
+def _length_around(length: Lengths, frac: float) -> Lengths:
+    """Lengths between 1 - `frac` and 1 + `frac` of the number that is given; others as they are."""
+    if not (frac and length.is_number):
+        return length
+    low = round((1.0 - frac) * length.mean)
+    return Lengths(mean=length.mean, low=low, high=2.0 * length.mean - low)
 
 
 def empirical(prompts: Tokens, outputs: Tokens, count: int, rng: Rng) -> tuple[Tokens, Tokens]:
@@ -284,11 +295,11 @@ def _replayed_requests(traffic: Traffic, path: Path) -> RequestTrace:
 
 def _arrivals(traffic: Traffic, rng: Rng) -> Seconds:
     """Arrival times, before users of a closed loop are answered."""
-    count, rate = traffic.requests, traffic.rate
+    count, rate = traffic.num_requests, traffic.rate
     if count is not None and count > MOST_REQUESTS:
         raise SpecError(f"{count:,} requests; allowed: up to {MOST_REQUESTS:,}")
     if traffic.users is not None:
-        return np.zeros(count or traffic.users * USERS_REQUESTS)
+        return np.zeros(count or 0)
     assert rate is not None
     span = traffic.duration_s or DEFAULT_DURATION_S
     if count is not None:
