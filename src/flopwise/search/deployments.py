@@ -24,7 +24,7 @@ from flopwise.ops.flops import stack_shape, stack_works
 from flopwise.search.joined_replicas import JoinedReplicas, JoinedRunner, TimedReplicas, rows_of
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
-from flopwise.search.session_caches import LayoutCaches, held
+from flopwise.search.session_caches import LayoutCaches, cache_hits
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
 from flopwise.serving.closed_loop import closed_loop
@@ -451,7 +451,7 @@ class _Sizing:
         """The sessions whose histories are not counted yet."""
         return None if self.caches is None else self.caches.sessions
 
-    def sized(self, steady: Steady | None) -> SizedReplicas:
+    def with_loops(self, steady: Steady | None) -> SizedReplicas:
         """The replicas with their closed loops; None where they answer in one pass."""
         return SizedReplicas(
             self.timed, self.batch, self.num_layouts, steady, self.known, self.start, fetch_s=self.fetch_s
@@ -464,7 +464,7 @@ def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
 
 def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None = None) -> Answer:
     """The sizing with its closed loops, if it has any; what has no rows is an answer by itself."""
-    return sizing.sized(steady) if isinstance(sizing, _Sizing) else sizing
+    return sizing.with_loops(steady) if isinstance(sizing, _Sizing) else sizing
 
 
 def _in_closed_loops(some: Sequence[_Sizing]) -> list[SizedReplicas]:
@@ -476,7 +476,7 @@ def _in_closed_loops(some: Sequence[_Sizing]) -> list[SizedReplicas]:
         loops = [closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True)]
     else:
         loops = JoinedReplicas([one.timed for one in some], [one.batch for one in some]).closed_loops()
-    return [one.sized(steady) for one, steady in zip(some, loops, strict=True)]
+    return [one.with_loops(steady) for one, steady in zip(some, loops, strict=True)]
 
 
 def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, SizedReplicas]:
@@ -628,7 +628,7 @@ def _with_histories(sizings: Sequence[_Sizing]) -> list[_Sizing]:
     several, caches = list[_Sizing](), [one.caches for one in sizings if one.caches is not None]
     if not caches:
         return list(sizings)
-    found = held(caches)
+    found = cache_hits(caches)
     for sizing, (found_frac, fetch_s) in zip(sizings, found, strict=True):
         hits, fetches = (np.tile(column, sizing.batch.size // sizing.num_layouts) for column in (found_frac, fetch_s))
         job = replace(sizing.job, techniques=replace(sizing.job.techniques, hit_frac=cast("Any", hits)))

@@ -300,10 +300,10 @@ class JoinedReplicas:
         own: dict[str, Any] = {}
         if drafts:
             tp = self._in_order([machine.draft_layout.tp for machine in every if isinstance(machine, TechniqueRunner)])
-            own = {"draft": self._joined(drafts), "draft_layout": ServingLayout(tp=tp)}
+            own = {"draft": self._joined_runner(drafts), "draft_layout": ServingLayout(tp=tp)}
         if np.ndim(self.job.techniques.hit_frac):
             own["cached_tokens"] = prefix_tokens(self.job)
-        self.machine = self._joined(every, **own)
+        self.machine = self._joined_runner(every, **own)
 
     def _with_hits(self, job: ServeJob, hits: Sequence[Any]) -> ServeJob:
         """A job with the share of prompts that caches hold: as it has it, or of each row where `hits` are columns."""
@@ -312,7 +312,7 @@ class JoinedReplicas:
         by_row: Any = self._in_order(hits)
         return values.replace(job, techniques=values.replace(job.techniques, hit_frac=by_row))
 
-    def _joined(self, runners: Sequence[Runner], **own: Any) -> JoinedRunner:
+    def _joined_runner(self, runners: Sequence[Runner], **own: Any) -> JoinedRunner:
         """One runner of all rows; `own`: fields of it that differ from those of each."""
         machines = tuple(runners[number] for number in self.order)
         parts = tuple((rows, values.replace(runners[number], fabric=links)) for rows, number, links in self.links)

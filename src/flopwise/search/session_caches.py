@@ -33,8 +33,8 @@ def kv_stores(workload: Resolved, rates: Rates, devices: int) -> tuple[KvStore, 
     return KvStore.parse_list(workload.sessions.kv_stores, rates, devices, workload.facts)
 
 
-class Held(NamedTuple):
-    """What caches hold of prompts, by layout: the share of tokens, and seconds until stores have brought theirs."""
+class CacheHits(NamedTuple):
+    """The share of tokens of prompts that caches hold, by layout, and seconds until stores have brought theirs."""
 
     found_frac: Array
     fetch_s: Array
@@ -101,8 +101,8 @@ class LayoutCaches:
         return np.asarray(turns_per_s / servers), np.asarray(wait_s + prompts.latency_s)
 
 
-def held(several: Sequence[LayoutCaches]) -> list[Held]:
-    """What the caches of layouts hold of the same sessions, in one column; the same formulas hold for all.
+def cache_hits(several: Sequence[LayoutCaches]) -> list[CacheHits]:
+    """The hits of the caches of layouts, of the same sessions, in one column; the same formulas hold for all.
 
     The fewer tokens are found the more replicas it takes, each of which then has fewer sessions to hold: both are
     solved together.
@@ -142,4 +142,4 @@ def held(several: Sequence[LayoutCaches]) -> list[Held]:
     for frac, tier in zip(parts.store_fracs, tiers, strict=True):
         bytes_per_s = np.array([one.bytes_per_s for one in tier]) / ranks
         fetch_s = fetch_s + frac * sessions.prompt_tokens * token_bytes / bytes_per_s
-    return [Held(*both) for both in zip(np.split(found_frac, ends), np.split(fetch_s, ends), strict=True)]
+    return [CacheHits(*both) for both in zip(np.split(found_frac, ends), np.split(fetch_s, ends), strict=True)]

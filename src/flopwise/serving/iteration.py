@@ -183,7 +183,7 @@ def kernel_groups(items: Iterable[Item]) -> list[Group]:
     return fused_groups([item for item in items if not _sums_experts(item)])
 
 
-class _Tower(NamedTuple):
+class _TowerGroups(NamedTuple):
     """Groups of items around the layers of a tower, and in each kind of layer; equal ones are one object."""
 
     ends: list[Group]
@@ -191,10 +191,10 @@ class _Tower(NamedTuple):
 
 
 @kept_by_identity(64)
-def _tower(stack: Stack) -> _Tower:
+def _tower(stack: Stack) -> _TowerGroups:
     known: dict[Group, Group] = {}
     kinds = [[known.setdefault(group, group) for group in kernel_groups(kind.items)] for kind in stack.kinds]
-    return _Tower(kernel_groups((*stack.before, *stack.after)), kinds)
+    return _TowerGroups(kernel_groups((*stack.before, *stack.after)), kinds)
 
 
 class TimedKernel(NamedTuple):
@@ -213,7 +213,7 @@ class TimedKernel(NamedTuple):
 
 
 class _KernelSums(NamedTuple):
-    """What kernels one after another add to a step; NaN where nobody asks for it."""
+    """Seconds, launches and bytes that kernels one after another add to a step; NaN where nobody asks for them."""
 
     seconds: Floats = 0.0
     launches: Floats = 0.0  # as of `StepTime`
@@ -511,7 +511,7 @@ class Runner:
         )  # fmt: skip
 
     def _kernel_sums(self, kernel: TimedKernel, load: StepLoad) -> _KernelSums:
-        """What one kernel adds to a step."""
+        """The sums of one kernel."""
         work, dtype, bits, timing, conversion_s = kernel
         starts: Floats = 1.0 if work.kind not in BETWEEN else np.asarray(work.flops) > 0  # not where a step has none
         single = (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0) * starts
