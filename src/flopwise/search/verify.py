@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -198,15 +199,16 @@ class Simulator:
         return _figures(run.simulated, workload, run.counted, replicas)
 
     def _run_users(self, option: ServingOption, row: int) -> SimulatedFigures:
-        """Users in a closed loop, as `flopwise serve --concurrency` simulates them, before one replica."""
+        """Users in a closed loop, as `flopwise serve --concurrency` simulates them."""
         workload, service = self.workload, option.deployments
-        users = int(service.batch[row] * service.dp[row])
+        replicas = int(service.replicas[row])
+        users = float(service.batch[row] * service.dp[row])
         if workload.concurrency is not None:
-            users = -(-workload.concurrency // int(service.replicas[row]))
-        job, lengths = replace(option.job(row), concurrency=users), _lengths(workload)
+            users = workload.concurrency / replicas
+        job, lengths = replace(option.job(row), concurrency=math.ceil(users), users=users), _lengths(workload)
         drawn = (lengths["input_tokens"], lengths["output_tokens"])
-        loop = closed_loop_run(job, workload.facts, drawn, self.on_compile)
-        return _mean_figures([_figures(run, workload, slice(None), 1) for run in loop.runs])
+        loop = closed_loop_run(job, workload.facts, drawn, self.on_compile, replicas=replicas)
+        return _mean_figures([_figures(run, workload, slice(None), replicas) for run in loop.runs])
 
     def _run_service(self, option: ServingOption, row: int) -> SimulatedFigures:
         workload, service = self.workload, option.deployments

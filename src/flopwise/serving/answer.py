@@ -224,7 +224,7 @@ class ServeAnswer(Result):
             result, by_priority = estimate(job, finite.means), finite.simulated.by_priority()
             request_notes += tuple(_traffic_notes(job, request))
         else:
-            result, closed_loop, by_priority, loop_notes = _closed_loop(known, question, facts, on_compile)
+            result, closed_loop, by_priority, loop_notes = _closed_loop(known, question, replicas, facts, on_compile)
             request_notes += loop_notes
         at_once = requests_held(job, result.max_concurrency)
         memory = memory_answer(
@@ -726,7 +726,7 @@ def _runs_on(job: ServeJob) -> bool:
 
 
 def _closed_loop(
-    known: JobSteady, question: ServeQuestion, facts: Facts, on_compile: Callable[[], None] | None
+    known: JobSteady, question: ServeQuestion, replicas: int, facts: Facts, on_compile: Callable[[], None] | None
 ) -> tuple[ServeEstimate, LatencyPercentiles | None, dict[int, ClassFigures], tuple[str, ...]]:
     """(the estimate, what users see, the same by priority, notes) of users in a closed loop, from simulated runs.
 
@@ -738,7 +738,7 @@ def _closed_loop(
     if because is None:
         return estimate(job, known=known), None, {}, notes
     try:
-        loop = _closed_loop_run(job, request, facts, on_compile)
+        loop = _closed_loop_run(job, request, replicas, facts, on_compile)
     except InfeasibleError as error:
         return (
             estimate(job, known=known),
@@ -747,7 +747,8 @@ def _closed_loop(
             (*notes, f"{HALF_GROWN}: {error}"),
         )
     seen = LatencyPercentiles(ttft_s=loop.ttft_s, tpot_s=loop.tpot_s)
-    notes = (*notes, loop.note) if loop.note else notes
+    further = (LEAST_LOADED if replicas > 1 else "", loop.note)
+    notes += tuple(text for text in further if text)
     return loop.estimate, _with_intervals(seen, loop.estimate, None), loop.runs[-1].by_priority(), notes
 
 
@@ -803,12 +804,12 @@ def _why_no_closed_form(job: ServeJob) -> str | None:
 
 
 def _closed_loop_run(
-    job: ServeJob, request: RequestSpec, facts: Facts, on_compile: Callable[[], None] | None
+    job: ServeJob, request: RequestSpec, replicas: int, facts: Facts, on_compile: Callable[[], None] | None
 ) -> ClosedLoopRun:
     """Users in a closed loop, whose lengths are as asked for, simulated."""
     from flopwise.serving.sim.finite import closed_loop_run  # noqa: PLC0415 - the simulator starts where one runs
 
-    return closed_loop_run(job, facts, _drawn_lengths(job, request), on_compile, PERCENTILES)
+    return closed_loop_run(job, facts, _drawn_lengths(job, request), on_compile, PERCENTILES, replicas)
 
 
 def _drawn_lengths(job: ServeJob, request: RequestSpec) -> tuple[int | str, int | str] | None:

@@ -334,13 +334,10 @@ def _in_flight(job: ServeJob, memory: ServingMemory) -> float:
 def _there_frac(job: ServeJob, memory: ServingMemory, run: RunMeans | None) -> float:
     """Of the requests in flight that a replica is computed with, those that are there on average.
 
-    Users are shared by replicas and their ranks, each of which is computed with whole ones; a `run` has those of its
-    replica as they are.
+    Users are shared by replicas and their ranks, each of which is computed with whole ones; a `run` has them all.
     """
-    if job.users is None or job.concurrency is None or job.requests is not None:
+    if job.users is None or job.concurrency is None or job.requests is not None or run is not None:
         return 1.0
-    if run is not None:
-        return job.users / job.concurrency
     return min(1.0, job.users / int(job.layout.dp) / _in_flight(job, memory))
 
 

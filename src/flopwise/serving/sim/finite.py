@@ -49,7 +49,7 @@ LONGER, LONGEST_ARRIVALS = 4, 600_000
 """Until percentiles are settled, runs are made so many times as long, up to so many requests: 0.25 s. On replicas that
 are 85 to 92 % busy and whose cache bursts fill, p95 and p99 of 150,000 requests vary by 10 to 60 % from run to run."""
 MOST_REPLICAS = 32
-"""Replicas that arrivals are simulated at; of more, so many stand for all, with their share of the load."""
+"""Replicas that are simulated together; of more, so many stand for all, with their share of the load."""
 CLOCK_FRAC = 0.5
 """Of the simulator's clock, for arrivals that are few: chance makes some runs twice as long as the mean."""
 FALLS_BEHIND = 1.02
@@ -134,27 +134,30 @@ def dropped_text(dropped: int, requests: int) -> str:
 
 def closed_loop_run(
     job: ServeJob, facts: Facts, lengths: tuple[int | str, int | str] | None = None, on_compile: OnCompile = None,
-    percentiles: Sequence[str] = (),
+    percentiles: Sequence[str] = (), replicas: int = 1,
 ) -> ClosedLoopRun:  # fmt: skip
-    """A replica and the users of a closed loop, each of whom sends `ROUNDS` requests, simulated to the last answer.
+    """Users of a closed loop, each of whom sends `ROUNDS` requests, and what a replica does, to the last answer.
 
-    `lengths`: of prompts and answers as they are drawn; None: the job's own, which vary as `Traffic` says. Of a short
+    `replicas`: behind one balancer, with the job's users each on average. `lengths`: of prompts and answers as they are drawn; None: the job's own, which vary as `Traffic` says. Of a short
     run figures are the means of those of several draws: what one load test shows on average.
 
     Source: `flopwise.serving.sim`; `flopwise.serving.spec.ROUNDS`.
     Raises: as `finite_run`; InfeasibleError, too, where the cache has no room for any of the requests.
     """
-    users = max(int(job.concurrency or 1), 1)
+    replicas = min(replicas, MOST_REPLICAS)
+    users = max(round((job.users or job.concurrency or 1) * replicas), 1)
     inputs, outputs = lengths or (job.input_tokens, job.output_tokens)
     traffic = Traffic(
         users=users, input_tokens=inputs, output_tokens=outputs if job.decodes else 1, priorities=job.priorities or None
     )
-    runs = _draws(job, traffic, 1, facts, on_compile, ENOUGH_OF_LOOPS)
+    runs = _draws(job, traffic, replicas, facts, on_compile, ENOUGH_OF_LOOPS)
     if not any(np.any(run.outcome.first_ps >= 0) for run in runs):
         raise InfeasibleError(no_room_text(job, job.context))
     seen = [_latencies(job, run, percentiles) for run in runs]
     first_s, each_s = ({name: float(np.mean([one[k][name] for one in seen])) for name in percentiles} for k in (0, 1))
-    return ClosedLoopRun(estimate(job, _mean([_means(job, run, 1) for run in runs])), first_s, each_s, tuple(runs))
+    return ClosedLoopRun(
+        estimate(job, _mean([_means(job, run, replicas) for run in runs])), first_s, each_s, tuple(runs)
+    )
 
 
 def _latencies(
