@@ -138,8 +138,9 @@ def closed_loop_run(
 ) -> ClosedLoopRun:  # fmt: skip
     """Users of a closed loop, each of whom sends `ROUNDS` requests, and what a replica does, to the last answer.
 
-    `replicas`: behind one balancer, with the job's users each on average. `lengths`: of prompts and answers as they are drawn; None: the job's own, which vary as `Traffic` says. Of a short
-    run figures are the means of those of several draws: what one load test shows on average.
+    `replicas`: behind one balancer, with the job's users each on average. `lengths`: of prompts and answers as they are
+    drawn; None: the job's own, which vary as `Traffic` says. Of a short run figures are the means of those of several
+    draws: what one load test shows on average.
 
     Source: `flopwise.serving.sim`; `flopwise.serving.spec.ROUNDS`.
     Raises: as `finite_run`; InfeasibleError, too, where the cache has no room for any of the requests.
