@@ -124,9 +124,17 @@ def _uses(path: Path) -> Counter[str]:
     )
 
 
+def public_names() -> set[str]:
+    """What `flopwise` offers: the words of the table in its `__init__.py`."""
+    table = next(node for node in tree(SRC / "__init__.py").body if isinstance(node, ast.Assign | ast.AnnAssign)
+                 and "_HOMES" in ast.unparse(node))  # fmt: skip
+    texts = (node.value for node in ast.walk(table) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return {word for text in texts for word in text.split()}
+
+
 def far_helpers() -> list[str]:
-    """Functions whose only use is in another file; the questions of the api are apart: commands and people ask them."""
-    uses = sum((_uses(path) for path in MODULES), Counter[str]())
+    """Functions whose only use is in another file; public ones are apart: commands and people ask them."""
+    uses, public = sum((_uses(path) for path in MODULES), Counter[str]()), public_names()
     defined = [(path, node) for path in MODULES for node in nodes(path) if isinstance(node, Function)]
     times = Counter(node.name for _, node in defined)
     return [
@@ -137,6 +145,7 @@ def far_helpers() -> list[str]:
         and not node.name.startswith("__")
         and not _uses(path)[node.name]
         and not place(path).startswith("api/")
+        and node.name not in public
         and "/migrations/" not in place(path)  # Alembic calls them by their names
         and (place(path), node.name) != ("telemetry/exposition.py", "collect")  # prometheus-client does
     ]

@@ -43,7 +43,7 @@ FEW_POINTS = 20
 """Points from which their tenth part is that of a further one, too, but for what the points themselves leave open: a
 class with fewer has no band of its own."""
 FACTS = load_facts()
-BY_CLASS, LEAST_FACTOR = ("training", "memory"), 0.3
+BY_CLASS, LEAST_FACTOR, MOST_INSIDE = ("training", "memory"), 0.3, 0.92
 """Kinds whose classes hold by themselves: what nobody stated may make a band wider than errors beyond it ask for."""
 MANY_SOURCES = 8
 """Sources from which the coverage of a class left out says enough to set its own factor, in every kind."""
@@ -213,15 +213,21 @@ def distance(band: Band, point: Point) -> float:
     return away / ((band.high if away > 0 else band.low) - band.median)
 
 
-def factor_for(folds: Folds, least: float = 1.0) -> float:
+def factor_for(folds: Folds, least: float = 1.0, most_inside: float = 1.0) -> float:
     """The factor on all spreads that holds the target's share of unseen points, from `least` to `WIDEST`.
 
     It is the quantile of their distances, linear between points as those of bands are: the first factor that reaches
-    the target would be too wide by up to the weight of one point, which in a class of few sources is much.
+    the target would be too wide by up to the weight of one point, which in a class of few sources is much. Of the
+    points by themselves, however they weigh, it holds no more than the share `most_inside`.
     """
     points = [p for _, own in folds for p in own]
-    far = [distance(fitted[name], p) for fitted, own in folds for p in own if (name := nearest(fitted, p.name))]
-    return min(max(weighted_quantile(np.array(far), source_weights(points), TARGET), least), WIDEST)
+    near = [(nearest(fitted, p.name), fitted, p) for fitted, own in folds for p in own]
+    far = np.array([distance(fitted[name], p) for name, fitted, p in near if name])
+    factor = max(weighted_quantile(far, source_weights(points), TARGET), least)
+    held = math.floor(most_inside * len(far))
+    if len(far) >= FEW_POINTS and held < len(far):
+        factor = min(factor, float(np.mean(np.sort(far)[held - 1 : held + 1])))
+    return min(factor, WIDEST)
 
 
 def class_factors(kind: str, folds: Folds) -> dict[str, float]:
@@ -232,7 +238,7 @@ def class_factors(kind: str, folds: Folds) -> dict[str, float]:
         own = [(fitted, members(points).get(name, [])) for fitted, points in folds]
         own = [(fitted, points) for fitted, points in own if points]
         if kind in BY_CLASS or len(own) >= MANY_SOURCES:
-            out[name] = factor_for(own, LEAST_FACTOR if kind in BY_CLASS else 1.0)
+            out[name] = factor_for(own, LEAST_FACTOR, MOST_INSIDE) if kind in BY_CLASS else factor_for(own)
     return out
 
 

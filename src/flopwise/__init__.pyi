@@ -1,19 +1,10 @@
 """The public names with their types, made by `python docs/generate.py`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from flopwise.api.assess import assess as assess
-from flopwise.api.backtest import backtest as backtest
-from flopwise.api.calibrate import calibration_profile as calibration_profile, calibrations as calibrations, remove_calibration as remove_calibration
-from flopwise.api.check import check as check
-from flopwise.api.currency import amounts_in as amounts_in
+from contextlib import AbstractContextManager
+from datetime import date
 from flopwise.api.explain import explain as explain
-from flopwise.api.export import export_targets as export_targets, write_export as write_export
-from flopwise.api.facts import largest_models as largest_models, models as models
-from flopwise.api.plan import Advance
-from flopwise.api.prices import import_prices as import_prices, list_prices as list_prices, prices as prices, refresh_prices as refresh_prices, remove_prices as remove_prices
-from flopwise.api.run_reports import compare_runs as compare_runs, explain_run as explain_run, run_rows as run_rows
-from flopwise.api.runs import delete_runs as delete_runs, export_runs as export_runs, recorded_run as recorded_run
-from flopwise.api.sweep import sweep as sweep
+from flopwise.backtests.run import Backtest
 from flopwise.buy_or_build.alternatives import CostComparison, Kind, MonthlyTraffic, MonthlyTraffic as MonthlyTraffic
 from flopwise.buy_or_build.spec import AlternativesSpec, ComparisonSpec
 from flopwise.changes.format_fit import FitAnswer
@@ -21,27 +12,37 @@ from flopwise.cost.memory_answer import MemoryAnswer
 from flopwise.cost.roofline import RooflineAnswer
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import FlopwiseError as FlopwiseError, InfeasibleError as InfeasibleError, MissingFactError as MissingFactError, SpecError as SpecError, UnknownNameError as UnknownNameError
-from flopwise.exports.exported import Exported
+from flopwise.exports.exported import Exported, write_export as write_export
 from flopwise.exports.spec import ExportSettings
+from flopwise.exports.targets import export_targets as export_targets
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.offers import Offer
-from flopwise.facts.spec import DatedSourceSpec, SourceSpec
-from flopwise.fitting.profile import CalibrationProfile
+from flopwise.facts.spec import DatedSourceSpec, DeviceFilter, ModelFilter, OfferFilter, SourceSpec
+from flopwise.fitting.profile import CalibrationProfile, calibration_profile as calibration_profile, calibrations as calibrations, remove_calibration as remove_calibration
+from flopwise.fleet.assess import Advance
 from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.check import Check
 from flopwise.observations.comparison import Replay
 from flopwise.observations.observation import Observation
 from flopwise.observations.spec import ObserveSpec
+from flopwise.price_import.age import PriceAges
+from flopwise.price_import.imports import PriceImport, list_prices as list_prices, remove_prices as remove_prices
 from flopwise.probes.file import Probe, Probe as Probe
 from flopwise.probes.spec import ProbeSpec
 from flopwise.provenance import Figure as Figure
+from flopwise.records.comparison import Comparison
+from flopwise.records.explanation import ExplainedRun
 from flopwise.records.imports.imported import ImportedRun
 from flopwise.records.imports.spec import ImportSpec
 from flopwise.records.model import RecordedRun
+from flopwise.records.rows import RunRows
 from flopwise.records.spec import RunFilter
 from flopwise.results import FactRows
 from flopwise.search.answer import Plan
+from flopwise.search.model_sizes import LargestModels
 from flopwise.search.spec import AdaptersSpec, ConstraintsSpec, Latency, QueueingSpec, RankingSpec, TargetsSpec, TrafficSpec, WorkloadSpec
+from flopwise.search.sweep import Sweep, SweptWorkload
 from flopwise.search.workload import Resolved
 from flopwise.serving.answer import ServeAnswer
 from flopwise.serving.load_curve import ServeSweep
@@ -67,7 +68,71 @@ from pathlib import Path
 from typing import Any, Literal
 
 __version__: str
-__all__ = ["__version__", "assess", "backtest", "compare", "calibrate", "calibration_profile", "calibrations", "remove_calibration", "check", "explain", "fit", "export", "export_targets", "write_export", "amounts_in", "gpus", "instances", "largest_models", "models", "io", "memory", "observe", "replay", "plan", "prices", "import_prices", "list_prices", "remove_prices", "refresh_prices", "probe", "roofline", "import_runs", "explain_run", "compare_runs", "run_rows", "runs", "recorded_run", "export_runs", "delete_runs", "serve", "serve_sweep", "advise", "simulate", "autoscale", "batch", "sweep", "train", "watch", "watch_live", "MonthlyTraffic", "FlopwiseError", "InfeasibleError", "MissingFactError", "SpecError", "UnknownNameError", "Probe", "Figure", "Traffic"]
+__all__ = ["__version__", "assess", "backtest", "compare", "calibrate", "check", "explain", "fit", "export", "amounts_in", "gpus", "instances", "largest_models", "models", "io", "memory", "observe", "replay", "plan", "prices", "import_prices", "refresh_prices", "probe", "roofline", "serve", "serve_sweep", "advise", "simulate", "autoscale", "batch", "sweep", "train", "MonthlyTraffic", "write_export", "export_targets", "calibration_profile", "calibrations", "remove_calibration", "list_prices", "remove_prices", "import_runs", "explain_run", "compare_runs", "run_rows", "runs", "recorded_run", "export_runs", "delete_runs", "watch", "watch_live", "FlopwiseError", "InfeasibleError", "MissingFactError", "SpecError", "UnknownNameError", "Probe", "Figure", "Traffic"]
+
+def assess(
+    fleet: str | Path | dict[str, Any],
+    *,
+    facts: str | Path | None = ...,
+    calibration: str | None = ...,
+    scenarios: int = ...,
+    seed: int = ...,
+    today: str | None = ...,
+    advance: Advance | None = ...,
+) -> Assessment:
+    """Assess a platform: machines of each workload, the monthly bill, and decisions to take.
+
+    Args:
+        fleet: path of a YAML file (docs/questions/fleet.md), or plain data with the same keys.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        scenarios: random draws of demand, prices and interruptions; 0 leaves them out.
+        seed: of the draws; the same seed gives the same figures.
+        today: day that the age of prices counts from, such as "2026-11-21" (default: the clock's, in UTC).
+        advance: called with (what is done, steps done, steps in all) as it goes.
+
+    Raises:
+        SpecError: something in the fleet is wrong; says where.
+        InfeasibleError: the policies leave no allocation; says which.
+
+    Examples:
+        >>> import flopwise
+        >>> job = {"name": "tune", "model": "gpt2", "task": "finetune", "data": {"tokens": "1M"}}
+        >>> fleet = {"name": "demo", "workloads": [job], "policies": {"providers": {"aws": 1}}}
+        >>> answer = flopwise.assess(fleet, scenarios=0)
+        >>> print(answer.workloads[0].name, answer.workloads[0].feasible)
+        tune True
+    """
+
+def backtest(
+    kind: str,
+    file: Path | str,
+    *,
+    facts: Path | str | None = ...,
+    calibration: str | None = ...,
+    progress: Callable[[float, float | None], None] | None = ...,
+) -> Backtest:
+    """Predict every row of a measurement file: errors, and how often the intervals cover.
+
+    What a row measured is never used to predict it.
+
+    Args:
+        kind: weights, memory, kernels, training, gpu-hours, io or serving.
+        file: a CSV with the columns of that kind.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        progress: called with (rows done, rows in all).
+
+    Raises:
+        SpecError: the file cannot be read or lacks a column that the kind needs.
+        UnknownNameError: there is no such kind.
+
+    Examples:
+        >>> import flopwise
+        >>> done = flopwise.backtest("training", "examples/measured-training.csv")
+        >>> print(done.kind.name, len(done.predictions))
+        training ...
+    """
 
 def compare(
     model: str,
@@ -280,6 +345,39 @@ def calibrate(
         'ours'
     """
 
+def check(
+    fleet: str | Path | dict[str, Any],
+    *,
+    existing: str | Path | None = ...,
+    facts: str | Path | None = ...,
+    calibration: str | None = ...,
+    today: str | None = ...,
+    advance: Advance | None = ...,
+) -> Check:
+    """Check the machines that a platform has today: targets, cost, and what to change.
+
+    Args:
+        fleet: path of a fleet file whose workloads say under `existing` what they run on, or plain data with the
+            same keys.
+        existing: a table of the machines instead (CSV: name, instance, count, hours ...).
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        today: day that the age of prices counts from (default: the clock's, in UTC).
+        advance: called with (what is done, steps done, steps in all) as it goes.
+
+    Raises:
+        SpecError: something in the fleet or the table is wrong; says where.
+        UnknownNameError: a name is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> have = [{"instance": "g5.xlarge", "count": 1}]
+        >>> job = {"name": "tune", "model": "gpt2", "task": "finetune", "data": {"tokens": "1M"}, "existing": have}
+        >>> answer = flopwise.check({"name": "demo", "workloads": [job], "policies": {"providers": {"aws": 1}}})
+        >>> [workload.name for workload in answer.workloads]
+        ['tune']
+    """
+
 def fit(
     model: Model | str,
     *,
@@ -446,32 +544,58 @@ def export(
         [...'run.sh'...]
     """
 
+def amounts_in(
+    currency: str,
+    *,
+    facts: str | Path | None = ...,
+) -> AbstractContextManager[None]:
+    """Show amounts in another currency within a `with` block: in verdicts, tables and reports.
+
+    Attributes and `to_dict` stay in US dollars; arguments may name the currency as well (`budget="500 EUR"`).
+
+    Args:
+        currency: "EUR" at the dated rate that the facts have, or "EUR=1.08" at 1.08 US dollars for one.
+        facts: folder of rows that override the shipped ones.
+
+    Raises:
+        UnknownNameError: no rate is known of it.
+        SpecError: a rate that cannot be.
+
+    Examples:
+        >>> import flopwise
+        >>> with flopwise.amounts_in("EUR=1.25"):
+        ...     print(flopwise.serve("Llama-3.1-8B", gpu="l4", price=1).settings[-1])
+        ('price', '€0.80 per accelerator-hour (given)')
+    """
+
 def gpus(
     name: str | None = ...,
     *,
-    vendor: str | None = ...,
-    architecture: str | None = ...,
-    kind: str | None = ...,
-    min_hbm_bytes: float | str = ...,
     matching: str | None = ...,
     facts: Path | str | None = ...,
     calibration: str | None = ...,
-    min_memory: float | str = ...,
+    vendor: str | None = ...,
+    architecture: str | None = ...,
+    kind: str | None = ...,
+    min_hbm_bytes: float | None | str = ...,
+    min_memory: float | None | str = ...,
+    **specs: DeviceFilter,
 ) -> FactRows[Accelerator]:
     """The accelerators that pass every filter, in the order of the catalog.
 
     Args:
         name: one of them in any common spelling ("h100", "8xh100"), else a part of names.
-        vendor: NVIDIA, AMD, Google ...
-        architecture: Hopper, CDNA3 ...
-        kind: gpu, tpu, npu, soc or cpu.
-        min_hbm_bytes: (or min_memory) least memory, in bytes or as text: "80GB".
         matching: part of the name.
         facts: folder of rows that override the shipped ones.
         calibration: name of a profile that `flopwise calibrate` made.
+        vendor: Only devices of this vendor: NVIDIA, AMD, Intel, Google ...
+        architecture: Only this architecture: Hopper, CDNA3 ...
+        kind: Only this kind of device; `cpu` instances are those without an accelerator.
+        min_hbm_bytes (or min_memory): At least this much memory: 40GB, 80GiB.
 
     Raises:
-        UnknownNameError: no accelerator has such a name, vendor, architecture or kind.
+        UnknownNameError: no accelerator has such a name, vendor or architecture.
+        SpecError: no such kind of device.
 
     Examples:
         >>> import flopwise
@@ -484,41 +608,90 @@ def gpus(
 def instances(
     name: str | None = ...,
     *,
+    matching: str | None = ...,
+    facts: Path | str | None = ...,
     provider: str | None = ...,
     region: str | None = ...,
     gpu: str | None = ...,
     vendor: str | None = ...,
     kind: str | None = ...,
-    matching: str | None = ...,
     purchase: str | None = ...,
     max_usd_per_hour: float | None | str = ...,
-    facts: Path | str | None = ...,
     max_price: float | None | str = ...,
+    **specs: OfferFilter,
 ) -> FactRows[Offer]:
     """The cloud offers that pass every filter, in the order of the catalog.
 
     Args:
         name: an instance type, or an accelerator, which means `gpu`.
-        provider: aws, gcp, azure, lambda ... by the names that people use.
-        region: of the provider; patterns such as "eu-*" are fine.
-        gpu: accelerator in any common spelling; with a number before it ("8xh100") offers that hold as many or
-            more.
-        vendor: of the accelerator.
-        kind: gpu, tpu, npu, soc or cpu.
         matching: part of the instance type's name.
-        purchase: on_demand, spot, reserved_1y or reserved_3y: only offers with a known price for it.
-        max_usd_per_hour: (or max_price) highest price of one instance, of `purchase`, else on demand.
         facts: folder of rows that override the shipped ones.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        region: Offers in this region only; patterns such as eu-* are fine.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        vendor: Only devices of this vendor: NVIDIA, AMD, Intel, Google ...
+        kind: Only this kind of device; `cpu` instances are those without an accelerator.
+        purchase: Purchase option.
+        max_usd_per_hour (or max_price): At most this many US dollars an hour, on demand or as --purchase says.
 
     Raises:
         UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator or
             vendor.
-        SpecError: no such purchase option.
+        SpecError: no such kind of device or purchase option.
 
     Examples:
         >>> import flopwise
         >>> {offer.count for offer in flopwise.instances(gpu="8xh100", provider="aws")}
         {8}
+    """
+
+def largest_models(
+    *names: str,
+    facts: Path | str | None = ...,
+    calibration: str | None = ...,
+) -> FactRows[LargestModels]:
+    """The largest model that one of each accelerator trains and serves, by format.
+
+    Args:
+        names: accelerators in any common spelling; all that are known without names.
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+
+    Raises:
+        UnknownNameError: no accelerator by such a name.
+
+    Examples:
+        >>> import flopwise
+        >>> (answer,) = flopwise.largest_models("l4")
+        >>> answer.gpu
+        'L4'
+    """
+
+def models(
+    name: str | None = ...,
+    *,
+    matching: str | None = ...,
+    facts: Path | str | None = ...,
+    family: str | None = ...,
+    kind: str | None = ...,
+    **specs: ModelFilter,
+) -> FactRows[Mapping[str, Any]]:
+    """The rows of the catalog of models that pass every filter: name, model_type, kind, parameters ...
+
+    Args:
+        name: a model, else a part of names.
+        matching: part of the name or of the hub id, whatever the case, with a dash for a blank.
+        facts: folder of rows that override the shipped ones.
+        family: List only models of this model_type: llama, qwen3_moe ...
+        kind: List only models of this kind: decoder, encoder, vision ...
+
+    Raises:
+        UnknownNameError: no model is of such a name, family or kind.
+
+    Examples:
+        >>> import flopwise
+        >>> flopwise.models("Llama-3.1-8B")[0]["parameters"]
+        8030261248
     """
 
 def io(
@@ -905,12 +1078,12 @@ def replay(
     """Simulate the traffic of an observation and compare it with the measurements.
 
     Args:
-        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B".
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         folder: what `observe` wrote.
         replicas: behind the balancer.
         scale: speed of the replay; 2 is twice as fast.
         seed: random seed of what is drawn.
-        slo: what a request must hold to count into the goodput.
+        slo: what a request must hold to count into the goodput; or by its parts, `ttft`, `tpot` and `latency`.
         cache: answers that are given again.
         attain: share of requests in time that decides how many replicas a cache saves.
         on_compile: called before the simulator is compiled for the first time.
@@ -992,7 +1165,7 @@ def plan(
     facts: str | Path | None = ...,
     calibration: str | None = ...,
     assume_family: str | None = ...,
-    advance: Advance | None = ...,
+    advance: Callable[[int, int], None] | None = ...,
     on_compile: Callable[[], None] | None = ...,
     on_first: Callable[[Plan], None] | None = ...,
     on_ranked: Callable[[Plan], None] | None = ...,
@@ -1322,6 +1495,88 @@ def plan(
         A100-... 1
     """
 
+def prices(
+    *,
+    most_days: float | None = ...,
+    facts: str | Path | None = ...,
+    day: date | None = ...,
+) -> PriceAges:
+    """The age of all prices, by provider.
+
+    Args:
+        most_days: age in days from which a price is stale (default: 180).
+        facts: folder of rows that override the shipped ones.
+        day: that the age counts from (default: today, in UTC).
+
+    Raises:
+        SpecError: a file of facts or prices is broken.
+
+    Examples:
+        >>> import flopwise
+        >>> {"aws", "gcp", "azure"} <= {age.provider for age in flopwise.prices().providers}
+        True
+    """
+
+def import_prices(
+    file: str | Path,
+    *,
+    name: str | None = ...,
+    provider: str | None = ...,
+    day: str | None = ...,
+    skip_unknown: bool = ...,
+    facts: str | Path | None = ...,
+) -> PriceImport:
+    """Put the prices of a file over the shipped ones; nothing changes if any row of it is wrong.
+
+    The answer's `notes` name new providers and prices that are far from those already known.
+
+    Args:
+        file: a CSV of gpuhunt, of SkyPilot's catalog, or with the columns of our own table.
+        name: of these prices (default: the file's).
+        provider: whose they are where no column says it (default: the name of file or folder, which must be a known
+            provider).
+        day: date of prices without one (default: the file's).
+        skip_unknown: leave out rows of accelerators that are not known.
+        facts: folder of rows that override the shipped ones.
+
+    Raises:
+        SpecError: with file, row and column, what was given and what is allowed.
+
+    Examples:
+        >>> import flopwise
+        >>> from pathlib import Path
+        >>> from tempfile import mkdtemp
+        >>> file = Path(mkdtemp(), "ours.csv")
+        >>> rows = "provider,instance,region,accelerator,count,on_demand_usd_per_hour,source,price_date"
+        >>> _ = file.write_text(f"{rows}{chr(10)}ours,box,here,H100-SXM-80,8,16,contract,2026-11-01")
+        >>> flopwise.import_prices(file).name
+        'ours'
+        >>> _ = flopwise.remove_prices("ours")
+    """
+
+def refresh_prices(
+    *,
+    providers: Sequence[str] = ...,
+    facts: str | Path | None = ...,
+) -> PriceImport:
+    """Fetch today's prices through gpuhunt and lay them over the shipped ones, as the import `gpuhunt`.
+
+    Args:
+        providers: only theirs (default: of all).
+        facts: folder of rows that override the shipped ones.
+
+    Raises:
+        InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.
+
+    Examples:
+        >>> import flopwise
+        >>> try:
+        ...     fresh = flopwise.refresh_prices(providers=["aws"])
+        ... except flopwise.InfeasibleError as error:
+        ...     print("the existing prices stay")
+        the existing prices ...
+    """
+
 def probe(
     progress: Callable[[float, float, str], object] | None = ...,
     *,
@@ -1431,6 +1686,1276 @@ def roofline(
         >>> import flopwise
         >>> flopwise.roofline(flops=1e15, bytes="2TB", gpu="h100").bound
         'compute'
+    """
+
+def serve(
+    model: Model | str,
+    *,
+    gpus: int | None | str = ...,
+    static: bool = ...,
+    encode: bool = ...,
+    simulate: bool = ...,
+    closed_form: bool = ...,
+    on_compile: Callable[[], None] | None = ...,
+    input_tokens: int | str | None = ...,
+    output_tokens: int | str | None = ...,
+    rate: float | None | str = ...,
+    concurrency: int | None | str = ...,
+    requests: int | None | str = ...,
+    turns: int | str | None = ...,
+    think_s: float | str = ...,
+    tool_share: float | None | str = ...,
+    tool_pause: float | None | str = ...,
+    kv_stores: str | None = ...,
+    policy: str = ...,
+    preempt: str = ...,
+    priorities: Sequence[PriorityClass] | None = ...,
+    response_cache: int | None | str = ...,
+    distinct: int | None | str = ...,
+    skew: float | None | str = ...,
+    repeated: float | None | str = ...,
+    cache_ttl: float | None | str = ...,
+    cache_price: float | None | str = ...,
+    gpu: str | None = ...,
+    provider: str | None = ...,
+    instance: str | None = ...,
+    region: str | None = ...,
+    marketplace: bool = ...,
+    include_retired: bool = ...,
+    purchase: str = ...,
+    price: float | None | str = ...,
+    gpus_per_node: int | None | str = ...,
+    network: float | None | str = ...,
+    intra_node: str | None = ...,
+    power_limit: float | None | str = ...,
+    weights: str | None = ...,
+    kv_dtype: str | None = ...,
+    engine: str | None = ...,
+    memory_fraction: float | None | str = ...,
+    max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
+    eager: bool = ...,
+    tp: int | str = ...,
+    pp: int | str = ...,
+    ep: int | str = ...,
+    dp: int | str = ...,
+    shared_prefix: int | None | str = ...,
+    prefix_hit: float | None | str = ...,
+    kv_keep: float | None | str = ...,
+    draft: str | None = ...,
+    draft_tokens: int | None | str = ...,
+    acceptance: float | None | str = ...,
+    draft_weights: str | None = ...,
+    prefill_gpus: int | None | str = ...,
+    offload_weights: float | None | str = ...,
+    gpu_layers: int | None | str = ...,
+    host: str | None = ...,
+    expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
+    storage: str | None = ...,
+    storage_bandwidth: float | None | str = ...,
+    image_size: float | None | str = ...,
+    image_bandwidth: float | None | str = ...,
+    assume_family: str | None = ...,
+    offline: bool = ...,
+    facts: Path | None | str = ...,
+    calibration: str | None = ...,
+    software_month: str | None = ...,
+    input: int | str | None = ...,
+    output: int | str | None = ...,
+    think: float | str = ...,
+    **specs: RequestSpec | SessionsSpec | QueueSpec | ResponseCacheSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | DatedSourceSpec,
+) -> ServeAnswer:
+    """Latency, throughput, memory, energy and price of serving a model.
+
+    Times are in seconds, rates per second, money in US dollars. `gpus` accelerators hold gpus / (tp x pp x dp)
+    replicas. With `rate` there are percentiles under that load; with `requests` a run with an end, simulated.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        gpus: number of accelerators (default: one replica).
+        static: a fixed batch: all prompts first, then all answers.
+        encode: one pass over each input, without an answer.
+        simulate: latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.
+        closed_form: latencies in closed form, also where it is known to be off and requests would be simulated.
+        on_compile: called before the simulator is compiled for the first time.
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
+        rate: Requests per second, on average: 20, 500/min.
+        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
+        requests: Total number of requests: a batch job, or instead of a duration.
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
+        tool_pause: How long a tool takes on average.
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        preempt: How a sequence is preempted when the KV cache is full.
+        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
+        response_cache: Number of entries in a cache of answers to repeated prompts.
+        distinct: Number of different prompts that are repeated.
+        skew: Zipf exponent of their popularity (default: 1).
+        repeated: Share of requests that repeat one of them (default: all).
+        cache_ttl: How long an answer stays valid (default: forever).
+        cache_price: US dollars per GB and hour of the cache's memory.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
+        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
+        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
+        draft_tokens: Tokens that the draft proposes (default: 4).
+        acceptance: Share of the draft's tokens that are accepted.
+        draft_weights: Format of the draft's weights (default: as published).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
+        offload_weights: Share of the layers whose weights are kept in host memory.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
+        host: Processor that computes offloaded layers (llama.cpp).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
+        storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
+        storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
+        image_size: Size of the container image that is pulled at a start: 10GB.
+        image_bandwidth: Rate at which the image is pulled and unpacked: 200MB/s.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+        InfeasibleError: no offer satisfies what was asked.
+
+    Examples:
+        >>> import flopwise
+        >>> answer = flopwise.serve("Llama-3.1-8B", gpu="l40s", input="1k", output=200, rate="2/s")
+        >>> answer.estimate.tpot_s.low < answer.estimate.tpot_s.value < answer.estimate.tpot_s.high
+        True
+    """
+
+def serve_sweep(
+    model: Model | str,
+    axis: str,
+    *,
+    values: tuple[int, ...] | None = ...,
+    gpus: int | None | str = ...,
+    static: bool = ...,
+    encode: bool = ...,
+    simulate: bool = ...,
+    closed_form: bool = ...,
+    on_compile: Callable[[], None] | None = ...,
+    input_tokens: int | str | None = ...,
+    output_tokens: int | str | None = ...,
+    rate: float | None | str = ...,
+    concurrency: int | None | str = ...,
+    requests: int | None | str = ...,
+    turns: int | str | None = ...,
+    think_s: float | str = ...,
+    tool_share: float | None | str = ...,
+    tool_pause: float | None | str = ...,
+    kv_stores: str | None = ...,
+    policy: str = ...,
+    preempt: str = ...,
+    priorities: Sequence[PriorityClass] | None = ...,
+    response_cache: int | None | str = ...,
+    distinct: int | None | str = ...,
+    skew: float | None | str = ...,
+    repeated: float | None | str = ...,
+    cache_ttl: float | None | str = ...,
+    cache_price: float | None | str = ...,
+    gpu: str | None = ...,
+    provider: str | None = ...,
+    instance: str | None = ...,
+    region: str | None = ...,
+    marketplace: bool = ...,
+    include_retired: bool = ...,
+    purchase: str = ...,
+    price: float | None | str = ...,
+    gpus_per_node: int | None | str = ...,
+    network: float | None | str = ...,
+    intra_node: str | None = ...,
+    power_limit: float | None | str = ...,
+    weights: str | None = ...,
+    kv_dtype: str | None = ...,
+    engine: str | None = ...,
+    memory_fraction: float | None | str = ...,
+    max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
+    eager: bool = ...,
+    tp: int | str = ...,
+    pp: int | str = ...,
+    ep: int | str = ...,
+    dp: int | str = ...,
+    shared_prefix: int | None | str = ...,
+    prefix_hit: float | None | str = ...,
+    kv_keep: float | None | str = ...,
+    draft: str | None = ...,
+    draft_tokens: int | None | str = ...,
+    acceptance: float | None | str = ...,
+    draft_weights: str | None = ...,
+    prefill_gpus: int | None | str = ...,
+    offload_weights: float | None | str = ...,
+    gpu_layers: int | None | str = ...,
+    host: str | None = ...,
+    expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
+    storage: str | None = ...,
+    storage_bandwidth: float | None | str = ...,
+    image_size: float | None | str = ...,
+    image_bandwidth: float | None | str = ...,
+    assume_family: str | None = ...,
+    offline: bool = ...,
+    facts: Path | None | str = ...,
+    calibration: str | None = ...,
+    software_month: str | None = ...,
+    input: int | str | None = ...,
+    output: int | str | None = ...,
+    think: float | str = ...,
+    **specs: RequestSpec | SessionsSpec | QueueSpec | ResponseCacheSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | DatedSourceSpec,
+) -> ServeSweep:
+    """Estimates of serving along an axis, with the point from which more load only waits.
+
+    With prompts of up to 4,000 tokens they are the closed form's, unless simulation is asked for.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        axis: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
+        values: along the axis (default: powers of two as far as memory holds; for tp those that divide the heads).
+        gpus: number of accelerators (default: one replica); of tp each point is one replica.
+        static: a fixed batch: all prompts first, then all answers.
+        encode: one pass over each input, without an answer.
+        simulate: latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.
+        closed_form: latencies in closed form, also where it is known to be off and requests would be simulated.
+        on_compile: called before the simulator is compiled for the first time.
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
+        rate: Requests per second, on average: 20, 500/min.
+        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
+        requests: Total number of requests: a batch job, or instead of a duration.
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
+        tool_pause: How long a tool takes on average.
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        preempt: How a sequence is preempted when the KV cache is full.
+        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
+        response_cache: Number of entries in a cache of answers to repeated prompts.
+        distinct: Number of different prompts that are repeated.
+        skew: Zipf exponent of their popularity (default: 1).
+        repeated: Share of requests that repeat one of them (default: all).
+        cache_ttl: How long an answer stays valid (default: forever).
+        cache_price: US dollars per GB and hour of the cache's memory.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
+        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
+        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
+        draft_tokens: Tokens that the draft proposes (default: 4).
+        acceptance: Share of the draft's tokens that are accepted.
+        draft_weights: Format of the draft's weights (default: as published).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
+        offload_weights: Share of the layers whose weights are kept in host memory.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
+        host: Processor that computes offloaded layers (llama.cpp).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
+        storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
+        storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
+        image_size: Size of the container image that is pulled at a start: 10GB.
+        image_bandwidth: Rate at which the image is pulled and unpacked: 200MB/s.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
+
+    Raises:
+        UnknownNameError: no such axis.
+        SpecError: a value that cannot be, or an axis whose value is fixed as well.
+
+    Examples:
+        >>> import flopwise
+        >>> [point.value for point in flopwise.serve_sweep("Llama-3.1-8B", "batch", values=(1, 8), gpu="h100").points]
+        [1, 8]
+    """
+
+def advise(
+    model: Model | str,
+    *,
+    task: Literal['train', 'serve'] = ...,
+    tp: int | None | str = ...,
+    ep: int | None | str = ...,
+    batch: int | None | str = ...,
+    seq: int | None | str = ...,
+    precision: str = ...,
+    stack: str | None = ...,
+    attention: str | None = ...,
+    offload: Sequence[str] = ...,
+    weights: str | None = ...,
+    kv_dtype: str | None = ...,
+    engine: str | None = ...,
+    gpu: str | None = ...,
+    provider: str | None = ...,
+    instance: str | None = ...,
+    region: str | None = ...,
+    marketplace: bool = ...,
+    include_retired: bool = ...,
+    purchase: str = ...,
+    price: float | None | str = ...,
+    gpus_per_node: int | None | str = ...,
+    network: float | None | str = ...,
+    intra_node: str | None = ...,
+    power_limit: float | None | str = ...,
+    assume_family: str | None = ...,
+    offline: bool = ...,
+    facts: Path | None | str = ...,
+    calibration: str | None = ...,
+    **specs: ShapeSpec | MachineSpec | SourceSpec,
+) -> ShapeAnswer:
+    """Judge the shapes of a model on an accelerator, and list changes that would make it faster.
+
+    In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        task: "train" or "serve".
+        tp: Tensor-parallel degree.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        batch: Sequences, or samples, of one pass.
+        seq: Tokens of a sequence: 8k (8,192).
+        precision: Format of the matrix products in training.
+        stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
+        attention: Attention implementation (default: flash; eager in software that predates it).
+        offload: Keep these in host memory.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+
+    Raises:
+        SpecError: a value cannot be, or does not go with the task.
+        MissingFactError: only published figures of the model are known, or the device lacks a rate.
+
+    Examples:
+        >>> import flopwise
+        >>> answer = flopwise.advise("gpt2-xl", gpu="a100-80gb", batch=8)
+        >>> 0 < answer.memory_bound_frac < 1
+        True
+    """
+
+def simulate(
+    model: Model | str,
+    *,
+    replicas: int | str = ...,
+    slo: Slo | None = ...,
+    ttft: Latency | None | str = ...,
+    tpot: Latency | None | str = ...,
+    latency: Latency | None | str = ...,
+    cache: ResponseCache | None = ...,
+    attain: float | str = ...,
+    on_compile: Callable[[], None] | None = ...,
+    trace: Path | None | str = ...,
+    scale: float | str = ...,
+    rate: float | None | str = ...,
+    arrivals: str = ...,
+    duration_s: float | None | str = ...,
+    requests: int | None | str = ...,
+    burstiness: float | None | str = ...,
+    peak: float | None | str = ...,
+    peak_hour: float | None | str = ...,
+    weekend: float | None | str = ...,
+    profile: Any = ...,
+    users: int | None | str = ...,
+    think_s: float | str = ...,
+    turns: int | str | None = ...,
+    tool_share: float | None | str = ...,
+    tool_pause: float | None | str = ...,
+    together: bool = ...,
+    input_tokens: int | str | None = ...,
+    output_tokens: int | str | None = ...,
+    lengths_from: Path | None | str = ...,
+    prefixes: int | str = ...,
+    prefix_tokens: int | None | str = ...,
+    priorities: Sequence[PriorityClass] | None = ...,
+    seed: int | str = ...,
+    policy: str = ...,
+    balancer: str = ...,
+    step_tokens: int | None | str = ...,
+    mix: bool | None = ...,
+    preempt: str = ...,
+    prefix_cache: bool | None = ...,
+    kv_stores: str | None = ...,
+    prefill_replicas: int | str = ...,
+    weights: str | None = ...,
+    kv_dtype: str | None = ...,
+    engine: str | None = ...,
+    memory_fraction: float | None | str = ...,
+    max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
+    eager: bool = ...,
+    tp: int | str = ...,
+    pp: int | str = ...,
+    ep: int | str = ...,
+    dp: int | str = ...,
+    shared_prefix: int | None | str = ...,
+    prefix_hit: float | None | str = ...,
+    kv_keep: float | None | str = ...,
+    draft: str | None = ...,
+    draft_tokens: int | None | str = ...,
+    acceptance: float | None | str = ...,
+    draft_weights: str | None = ...,
+    prefill_gpus: int | None | str = ...,
+    offload_weights: float | None | str = ...,
+    gpu_layers: int | None | str = ...,
+    host: str | None = ...,
+    expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
+    gpu: str | None = ...,
+    provider: str | None = ...,
+    instance: str | None = ...,
+    region: str | None = ...,
+    marketplace: bool = ...,
+    include_retired: bool = ...,
+    purchase: str = ...,
+    price: float | None | str = ...,
+    gpus_per_node: int | None | str = ...,
+    network: float | None | str = ...,
+    intra_node: str | None = ...,
+    power_limit: float | None | str = ...,
+    assume_family: str | None = ...,
+    offline: bool = ...,
+    facts: Path | None | str = ...,
+    calibration: str | None = ...,
+    software_month: str | None = ...,
+    duration: float | None | str = ...,
+    think: float | str = ...,
+    input: int | str | None = ...,
+    output: int | str | None = ...,
+    **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | DatedSourceSpec,
+) -> SimulateAnswer:
+    """Simulate requests through a deployment, step by step: latencies, throughput and cost.
+
+    Times are in seconds.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        replicas: behind the balancer.
+        slo: what a request must hold to count into the goodput; or by its parts, `ttft`, `tpot` and `latency`.
+        ttft: time to the first token ("500ms").
+        tpot: time per further token.
+        latency: the whole request.
+        cache: answers that are given again.
+        attain: share of requests in time that decides how many replicas a cache saves.
+        on_compile: called before the simulator is compiled for the first time.
+        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
+        scale: Speed at which the trace is replayed: 2 is twice as fast.
+        rate: Requests per second, on average: 20, 500/min.
+        arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
+        duration_s (or duration): Time during which requests arrive (default: 10 min).
+        requests: Total number of requests: a batch job, or instead of a duration.
+        burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
+        peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
+        peak_hour: Hour of the daily peak, for diurnal arrivals (default: 14).
+        weekend: Traffic of a weekend day over that of a weekday, for diurnal arrivals.
+        profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
+        users: Closed loop of this many users, each of whom sends a request after each answer.
+        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
+        tool_pause: How long a tool takes on average.
+        together: Start all users at the same instant, even if their requests are identical.
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
+        lengths_from: Draw pairs of prompt and answer from this trace file.
+        prefixes: Number of shared prefixes that prompts begin with.
+        prefix_tokens: Tokens of each shared prefix, before --input.
+        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
+        seed: Random seed: the same seed gives the same run.
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
+        step_tokens: Token budget of an engine step (default: the engine's).
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine does).
+        preempt: How a sequence is preempted when the KV cache is full.
+        prefix_cache: Cache shared prefixes (default: where there are any).
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        prefill_replicas: Additional replicas that run only prefill and transfer the cache.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
+        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
+        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
+        draft_tokens: Tokens that the draft proposes (default: 4).
+        acceptance: Share of the draft's tokens that are accepted.
+        draft_weights: Format of the draft's weights (default: as published).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
+        offload_weights: Share of the layers whose weights are kept in host memory.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
+        host: Processor that computes offloaded layers (llama.cpp).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        InfeasibleError: weights and one request do not fit the memory.
+        MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> answer = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20, seed=1)
+        >>> answer.summary.completed
+        20
+    """
+
+def autoscale(
+    model: Model | str,
+    *,
+    rule: Autoscaling | None = ...,
+    slo: Slo | None = ...,
+    ttft: Latency | None | str = ...,
+    tpot: Latency | None | str = ...,
+    latency: Latency | None | str = ...,
+    attain: float | None | str = ...,
+    compare: bool = ...,
+    cache: ResponseCache | None = ...,
+    on_compile: Callable[[], None] | None = ...,
+    report: Callable[[float, float], None] | None = ...,
+    trace: Path | None | str = ...,
+    scale: float | str = ...,
+    rate: float | None | str = ...,
+    arrivals: str = ...,
+    duration_s: float | None | str = ...,
+    requests: int | None | str = ...,
+    burstiness: float | None | str = ...,
+    peak: float | None | str = ...,
+    peak_hour: float | None | str = ...,
+    weekend: float | None | str = ...,
+    profile: Any = ...,
+    users: int | None | str = ...,
+    think_s: float | str = ...,
+    turns: int | str | None = ...,
+    tool_share: float | None | str = ...,
+    tool_pause: float | None | str = ...,
+    together: bool = ...,
+    input_tokens: int | str | None = ...,
+    output_tokens: int | str | None = ...,
+    lengths_from: Path | None | str = ...,
+    prefixes: int | str = ...,
+    prefix_tokens: int | None | str = ...,
+    priorities: Sequence[PriorityClass] | None = ...,
+    seed: int | str = ...,
+    policy: str = ...,
+    balancer: str = ...,
+    step_tokens: int | None | str = ...,
+    mix: bool | None = ...,
+    preempt: str = ...,
+    prefix_cache: bool | None = ...,
+    kv_stores: str | None = ...,
+    prefill_replicas: int | str = ...,
+    weights: str | None = ...,
+    kv_dtype: str | None = ...,
+    engine: str | None = ...,
+    memory_fraction: float | None | str = ...,
+    max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
+    eager: bool = ...,
+    tp: int | str = ...,
+    pp: int | str = ...,
+    ep: int | str = ...,
+    dp: int | str = ...,
+    shared_prefix: int | None | str = ...,
+    prefix_hit: float | None | str = ...,
+    kv_keep: float | None | str = ...,
+    draft: str | None = ...,
+    draft_tokens: int | None | str = ...,
+    acceptance: float | None | str = ...,
+    draft_weights: str | None = ...,
+    prefill_gpus: int | None | str = ...,
+    offload_weights: float | None | str = ...,
+    gpu_layers: int | None | str = ...,
+    host: str | None = ...,
+    expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
+    gpu: str | None = ...,
+    provider: str | None = ...,
+    instance: str | None = ...,
+    region: str | None = ...,
+    marketplace: bool = ...,
+    include_retired: bool = ...,
+    purchase: str = ...,
+    price: float | None | str = ...,
+    gpus_per_node: int | None | str = ...,
+    network: float | None | str = ...,
+    intra_node: str | None = ...,
+    power_limit: float | None | str = ...,
+    assume_family: str | None = ...,
+    offline: bool = ...,
+    facts: Path | None | str = ...,
+    calibration: str | None = ...,
+    software_month: str | None = ...,
+    duration: float | None | str = ...,
+    think: float | str = ...,
+    input: int | str | None = ...,
+    output: int | str | None = ...,
+    **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | DatedSourceSpec,
+) -> AutoscaleAnswer:
+    """Run requests through replicas that an autoscaler starts and drains.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        rule: the autoscaler (default: by concurrency).
+        slo: what a request must hold to count into the goodput; or by its parts, `ttft`, `tpot` and `latency`.
+        ttft: time to the first token ("500ms").
+        tpot: time per further token.
+        latency: the whole request.
+        attain: share of requests that fixed replicas must answer in time (default: as the autoscaler).
+        compare: find the fewest fixed replicas that do as well.
+        cache: answers that are given again.
+        on_compile: called before the simulator is compiled for the first time.
+        report: called with (steps done, steps in all).
+        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
+        scale: Speed at which the trace is replayed: 2 is twice as fast.
+        rate: Requests per second, on average: 20, 500/min.
+        arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
+        duration_s (or duration): Time during which requests arrive (default: 10 min).
+        requests: Total number of requests: a batch job, or instead of a duration.
+        burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
+        peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
+        peak_hour: Hour of the daily peak, for diurnal arrivals (default: 14).
+        weekend: Traffic of a weekend day over that of a weekday, for diurnal arrivals.
+        profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
+        users: Closed loop of this many users, each of whom sends a request after each answer.
+        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
+        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
+        tool_share: Share of later turns that follow a tool call, not a person (default: none).
+        tool_pause: How long a tool takes on average.
+        together: Start all users at the same instant, even if their requests are identical.
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
+        lengths_from: Draw pairs of prompt and answer from this trace file.
+        prefixes: Number of shared prefixes that prompts begin with.
+        prefix_tokens: Tokens of each shared prefix, before --input.
+        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
+        seed: Random seed: the same seed gives the same run.
+        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
+        balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
+        step_tokens: Token budget of an engine step (default: the engine's).
+        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine does).
+        preempt: How a sequence is preempted when the KV cache is full.
+        prefix_cache: Cache shared prefixes (default: where there are any).
+        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
+        prefill_replicas: Additional replicas that run only prefill and transfer the cache.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
+        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
+        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
+        draft_tokens: Tokens that the draft proposes (default: 4).
+        acceptance: Share of the draft's tokens that are accepted.
+        draft_weights: Format of the draft's weights (default: as published).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
+        offload_weights: Share of the layers whose weights are kept in host memory.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
+        host: Processor that computes offloaded layers (llama.cpp).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
+
+    Raises:
+        SpecError: a value or a name that cannot be, or traffic that follows its answers.
+        InfeasibleError, MissingFactError: as `simulate`.
+
+    Examples:
+        >>> import flopwise
+        >>> answer = flopwise.autoscale("Llama-3.1-8B", gpu="h100", rate=2, requests=20, compare=False, seed=1)
+        >>> answer.answer.summary.completed
+        20
+    """
+
+def batch(
+    model: Model | str,
+    requests: int | None | str = ...,
+    *,
+    concurrency: int | None | str = ...,
+    report: Callable[[int, int], None] | None = ...,
+    queue: int | None | str = ...,
+    workers: int | str = ...,
+    deadline: float | None | str = ...,
+    spot_interruptions: float | None | str = ...,
+    spot_price: float | None | str = ...,
+    replace_s: float | None | str = ...,
+    checkpoint_every: float | None | str = ...,
+    checkpoint_time: float | str = ...,
+    fallback: int | str = ...,
+    trials: int | str = ...,
+    cold_start: float | None | str = ...,
+    input_tokens: int | str | None = ...,
+    output_tokens: int | str | None = ...,
+    lengths_from: Path | None | str = ...,
+    seed: int | str = ...,
+    gpu: str | None = ...,
+    provider: str | None = ...,
+    instance: str | None = ...,
+    region: str | None = ...,
+    marketplace: bool = ...,
+    include_retired: bool = ...,
+    purchase: str = ...,
+    price: float | None | str = ...,
+    gpus_per_node: int | None | str = ...,
+    network: float | None | str = ...,
+    intra_node: str | None = ...,
+    power_limit: float | None | str = ...,
+    weights: str | None = ...,
+    kv_dtype: str | None = ...,
+    engine: str | None = ...,
+    memory_fraction: float | None | str = ...,
+    max_batch: int | None | str = ...,
+    recv_interval: int | None | str = ...,
+    batch_wait: int | None | str = ...,
+    stream_interval: int | None | str = ...,
+    prefill_delayer: bool = ...,
+    eager: bool = ...,
+    tp: int | str = ...,
+    pp: int | str = ...,
+    ep: int | str = ...,
+    dp: int | str = ...,
+    shared_prefix: int | None | str = ...,
+    prefix_hit: float | None | str = ...,
+    kv_keep: float | None | str = ...,
+    draft: str | None = ...,
+    draft_tokens: int | None | str = ...,
+    acceptance: float | None | str = ...,
+    draft_weights: str | None = ...,
+    prefill_gpus: int | None | str = ...,
+    offload_weights: float | None | str = ...,
+    gpu_layers: int | None | str = ...,
+    host: str | None = ...,
+    expert_skew: float | None | str = ...,
+    redundant_experts: int | None | str = ...,
+    overlap: bool | None = ...,
+    adapters: int | None | str = ...,
+    adapter_rank: int | None | str = ...,
+    images: int | None | str = ...,
+    image_tokens: int | None | str = ...,
+    structured: float | None | str = ...,
+    mask_time: float | None | str = ...,
+    assume_family: str | None = ...,
+    offline: bool = ...,
+    facts: Path | None | str = ...,
+    calibration: str | None = ...,
+    software_month: str | None = ...,
+    replace: float | None | str = ...,
+    input: int | str | None = ...,
+    output: int | str | None = ...,
+    **specs: BatchRequest | MachineSpec | ServingSpec | TechniqueRequest | DatedSourceSpec,
+) -> BatchAnswer:
+    """Work off a queue of requests on spot workers: time, cost, and the odds of a deadline.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        requests: in the queue.
+        concurrency: requests in flight at each worker (default: as many as memory holds).
+        report: called with (trials done, trials in all).
+        queue: Number of requests in a batch queue, instead of traffic.
+        workers: Spot replicas that work on the queue.
+        deadline: Time within which the run (with the start of its machines), or the queue, is done: 6h, 30d.
+        spot_interruptions: Interruption rate of one spot instance: 0.1/day (default: the provider's, where known).
+        spot_price: Price of one spot accelerator in US dollars per hour.
+        replace_s (or replace): Time until an interrupted spot instance is replaced: 5min.
+        checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
+        checkpoint_time: Time that a worker takes to write a checkpoint.
+        fallback: On-demand replicas that step in where the deadline is at risk.
+        trials: Number of simulated trials.
+        cold_start: Time from requesting a machine until it serves (default: a minute, then the start of the engine).
+        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
+        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
+        lengths_from: Draw pairs of prompt and answer from this trace file.
+        seed: Random seed: the same seed gives the same run.
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
+        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        memory_fraction: Share of device memory that the engine may use (default: the engine's).
+        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
+        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
+        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
+        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
+        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
+        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
+        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
+        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
+        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
+        draft_tokens: Tokens that the draft proposes (default: 4).
+        acceptance: Share of the draft's tokens that are accepted.
+        draft_weights: Format of the draft's weights (default: as published).
+        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
+        offload_weights: Share of the layers whose weights are kept in host memory.
+        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
+        host: Processor that computes offloaded layers (llama.cpp).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
+        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
+        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
+        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
+        adapter_rank: Rank of the adapters served on one base model (default: 16).
+        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
+        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
+        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
+        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
+
+    Raises:
+        SpecError: a value or a name that cannot be.
+        InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
+        MissingFactError: a fact that the answer needs is not known.
+
+    Examples:
+        >>> import flopwise
+        >>> answer = flopwise.batch("Llama-3.1-8B", "10k", gpu="h100", workers=2, trials=20, provider="aws")
+        >>> answer.queue.workers
+        2
+    """
+
+def sweep(
+    source: str | Path | dict[str, Any] | list[dict[str, Any]] | list[SweptWorkload],
+    *,
+    engine: str = ...,
+    address: str | None = ...,
+    workers: int | None = ...,
+    facts: str | Path | None = ...,
+    calibration: str | None = ...,
+    assume_family: str | None = ...,
+    advance: Callable[[int, int], None] | None = ...,
+) -> Sweep:
+    """Plan every workload of a sweep; the plans are the same with every engine.
+
+    A workload that nothing can satisfy has no plan but reasons.
+
+    Args:
+        source: a file, plain data with the same keys, or points read before.
+        engine: "inline", "processes" or "ray".
+        address: of the Ray cluster.
+        workers: processes (default: all cores).
+        facts: folder of rows that override the shipped ones.
+        calibration: name of a profile that `flopwise calibrate` made.
+        assume_family: read an unknown model_type as this known family.
+        advance: called with (units of work done, units in all) as it goes.
+
+    Raises:
+        SpecError: something in the file is wrong, Ray is not installed, or no cluster answers.
+
+    Examples:
+        >>> import flopwise
+        >>> job = {"model": "gpt2", "task": "pretrain", "data": {"tokens": "10M"}, "constraints": {"gpus": ["l4"]}}
+        >>> flopwise.sweep([{"name": "small", **job}]).num_planned
+        1
+    """
+
+def train(
+    model: Model | str,
+    *,
+    gpus: int | None | str = ...,
+    tokens: float | None | str = ...,
+    samples: float | None | str = ...,
+    epochs: float | str = ...,
+    seq: int | None | str = ...,
+    global_batch: int | None | str = ...,
+    global_batch_tokens: float | None | str = ...,
+    padded: float | str = ...,
+    packing: str | None = ...,
+    mean_length: float | None | str = ...,
+    length_spread: float | str = ...,
+    lengths: Path | None | str = ...,
+    precision: str = ...,
+    optimizer: str = ...,
+    stack: str | None = ...,
+    attention: str | None = ...,
+    grad_dtype: str | None = ...,
+    master_weights: bool | None = ...,
+    lora: int | None | str = ...,
+    finetune: bool = ...,
+    qlora: bool = ...,
+    lora_targets: Sequence[str] = ...,
+    base_format: str | None = ...,
+    freeze: str | None = ...,
+    expert_skew: float | None | str = ...,
+    capacity_factor: float | None | str = ...,
+    micro_batch: int | None | str = ...,
+    dp: int | None | str = ...,
+    tp: int | None | str = ...,
+    pp: int | None | str = ...,
+    cp: int | None | str = ...,
+    ep: int | None | str = ...,
+    expert_tp: int | None | str = ...,
+    zero: int | None | str = ...,
+    fsdp: bool = ...,
+    shard: int | None | str = ...,
+    grad_sync: str | None = ...,
+    recompute: str | None = ...,
+    recompute_modules: Sequence[str] = ...,
+    recompute_every: int | None | str = ...,
+    recompute_first: int | None | str = ...,
+    interleave: int | None | str = ...,
+    schedule: str | None = ...,
+    stage_layers: Sequence[int] | str = ...,
+    sequence_parallel: bool = ...,
+    offload: Sequence[str] = ...,
+    offload_layers: int | None | str = ...,
+    gpu: str | None = ...,
+    provider: str | None = ...,
+    instance: str | None = ...,
+    region: str | None = ...,
+    marketplace: bool = ...,
+    include_retired: bool = ...,
+    purchase: str = ...,
+    price: float | None | str = ...,
+    gpus_per_node: int | None | str = ...,
+    network: float | None | str = ...,
+    intra_node: str | None = ...,
+    power_limit: float | None | str = ...,
+    mtbf: float | None | str = ...,
+    node_mtbf: float | None | str = ...,
+    failures: str | None = ...,
+    restart: float | None | str = ...,
+    checkpoint_every: float | None | str = ...,
+    checkpoint_bandwidth: float | None | str = ...,
+    checkpoint_per_gpu: float | None | str = ...,
+    checkpoint_storage: str | None = ...,
+    async_checkpoints: bool = ...,
+    repair: float | None | str = ...,
+    spares: int | None | str = ...,
+    interruptions: float | None | str = ...,
+    jitter: float | None | str = ...,
+    validate_every: int | None | str = ...,
+    validate_batches: int | None | str = ...,
+    loader_rate: float | None | str = ...,
+    storage: str | None = ...,
+    storage_bandwidth: float | None | str = ...,
+    token_bytes: float | None | str = ...,
+    assume_family: str | None = ...,
+    offline: bool = ...,
+    facts: Path | None | str = ...,
+    calibration: str | None = ...,
+    software_month: str | None = ...,
+    expert_tensor_parallel_size: int | None | str = ...,
+    hsdp: int | None | str = ...,
+    **specs: DataSpec | TrainingSpec | MachineSpec | RunConditionsSpec | ReadsSpec | DatedSourceSpec,
+) -> TrainAnswer | SampledTrainAnswer:
+    """Step time, throughput, memory, time and cost of training a model.
+
+    Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
+    found; a layout that does not fit is estimated all the same: `fits` says so, and what certainly cannot run shows no
+    speed (`can_run`). Of a network without token layers, such as ResNet-50, the answer is a `SampledTrainAnswer`:
+    samples per second of data-parallel replicas.
+
+    Args:
+        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
+        gpus: number of accelerators (default: one).
+        tokens: Tokens of the whole run: 2T.
+        samples: Sequences of the whole run, instead of tokens.
+        epochs: Passes over the tokens or samples.
+        seq: Tokens of a sequence: 8k (8,192).
+        global_batch: Sequences of one optimizer step.
+        global_batch_tokens: The global batch in tokens: 4M.
+        padded: Share of each sequence that is padding, not counted as tokens of the run.
+        packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
+        mean_length: Mean tokens of a document, with --packing; lognormal.
+        length_spread: Standard deviation of the lengths over their mean.
+        lengths: Lengths of documents instead: a file with `tokens` or `tokens,count` per line.
+        precision: Format of the matrix products in training.
+        optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
+        stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
+        attention: Attention implementation (default: flash; eager in software that predates it).
+        grad_dtype: Format of the accumulated gradients (default: the stack's).
+        master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
+        lora: Train LoRA adapters of this rank on a frozen base.
+        finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
+        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora sets another.
+        lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
+        base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
+        freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
+        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
+        capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
+        micro_batch: Sequences in one pass of a replica.
+        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
+        tp: Tensor-parallel degree.
+        pp: Pipeline stages.
+        cp: Context-parallel degree.
+        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
+        expert_tp (or expert_tensor_parallel_size): Ranks of a tensor-parallel group that share one expert: 1 where experts are whole (default: the stack's).
+        zero: ZeRO stage: 0 to 3.
+        fsdp: Shard everything over the replicas, as ZeRO 3.
+        shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
+        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round (interleaved pipelines) or of the step (default: the stack's).
+        recompute: Activation recomputation (checkpointing).
+        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, mlp, moe; attn_proj: the projections around attention.
+        recompute_every: Full recompute of every N-th block only.
+        recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
+        interleave: Virtual stages of each pipeline rank.
+        schedule: Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.
+        stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
+        sequence_parallel: Split norms and residuals within a tp group, too.
+        offload: Keep these in host memory.
+        offload_layers: Of each pipeline stage, the layers whose activations are in host memory, as Megatron-Core's cpu-offloading-num-layers (default: all but the last two).
+        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
+        provider: Offers of this provider only: aws, gcp, azure, lambda ...
+        instance: Offers of this instance type only; they set price and network.
+        region: Offers in this region only; patterns such as eu-* are fine.
+        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
+        include_retired: Include machines that their provider has retired, or will by a day that it announced.
+        purchase: Purchase option.
+        price: US dollars for one accelerator and hour, instead of an offer's.
+        gpus_per_node: Accelerators per node.
+        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
+        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
+        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
+        mtbf: Time between failures of one GPU with its share of the node.
+        node_mtbf: Time between failures of one node.
+        failures: Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.
+        restart: Time from a failure until the run is back at full speed: 10min.
+        checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
+        checkpoint_bandwidth: Bandwidth at which the whole cluster writes checkpoints: 200GB/s.
+        checkpoint_per_gpu: Bandwidth at which each accelerator writes its part: 2GB/s.
+        checkpoint_storage: Storage that checkpoints are written to: lustre, nvme ...
+        async_checkpoints: Write checkpoints in the background: training waits only for the copy to host memory.
+        repair: Time to repair a failed node (default: replaced at once).
+        spares: Standby nodes, with --repair.
+        interruptions: Interruptions of one spot instance: 0.1/day.
+        jitter: Spread of step times between GPUs; above 16 GPUs all wait for the slowest (default: 1.5%).
+        validate_every: Steps between validations.
+        validate_batches: Global batches of one validation (default: 1).
+        loader_rate: Sequences that the data loader delivers to one GPU: 20/s.
+        storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
+        storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
+        token_bytes: Bytes per stored token (default: 2, or 4 above 65,536 words).
+        assume_family: Read an unknown model_type as this known family.
+        offline: Take configurations from the local cache only.
+        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
+        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
+
+    Raises:
+        SpecError: a value or a name that cannot be; says what is allowed.
+        MissingFactError: a fact that the answer needs is not known.
+        InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
+
+    Examples:
+        >>> import flopwise
+        >>> answer = flopwise.train("Llama-3.1-8B", gpu="64xh100", tokens="1T", seq="8k")
+        >>> answer.estimate.low < answer.estimate.high
+        True
     """
 
 def import_runs(
@@ -1630,6 +3155,83 @@ def import_runs(
         'serve'
     """
 
+def explain_run(
+    run: str,
+    *,
+    store: str | Path | None = ...,
+    page: str | Path | None = ...,
+) -> ExplainedRun:
+    """Compare a run with its expected figures, and split the difference by term.
+
+    Args:
+        run: id, its first digits, or a name.
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
+        page: write the same as HTML there.
+
+    Raises:
+        UnknownNameError: there is no such run.
+        SpecError: the store cannot be read, or the page not written.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.explain_run(one.run.run_id).measured is not None
+        True
+    """
+
+def compare_runs(
+    runs: Sequence[str],
+    *,
+    store: str | Path | None = ...,
+    page: str | Path | None = ...,
+) -> Comparison:
+    """Runs against the first of them, and each against its plan.
+
+    Args:
+        runs: two or more, by id or name.
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
+        page: write the same as HTML there.
+
+    Raises:
+        UnknownNameError: there is no such run.
+        SpecError: fewer than two runs, or the store cannot be read.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> try:
+        ...     flopwise.compare_runs([one.run.run_id])
+        ... except flopwise.SpecError as error:
+        ...     print(type(error).__name__)
+        SpecError
+    """
+
+def run_rows(
+    runs: Sequence[str] = ...,
+    kind: str = ...,
+    *,
+    store: str | Path | None = ...,
+    file: str | Path | None = ...,
+) -> RunRows:
+    """Runs as rows that `backtest` and `calibrate` read.
+
+    Args:
+        runs: ids or names; empty: all of the store.
+        kind: training, memory or serving.
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
+        file: write the rows there as CSV.
+
+    Raises:
+        UnknownNameError: there is no such run or kind.
+        SpecError: the store cannot be read, the file not written, or no run makes a row.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> len(flopwise.run_rows([one.run.run_id], "serving").rows) > 0
+        True
+    """
+
 def runs(
     *,
     store: str | Path | None = ...,
@@ -1658,1226 +3260,73 @@ def runs(
         'serve'
     """
 
-def serve(
-    model: Model | str,
+def recorded_run(
+    run: str,
     *,
-    gpus: int | None | str = ...,
-    static: bool = ...,
-    encode: bool = ...,
-    simulate: bool = ...,
-    closed_form: bool = ...,
-    on_compile: Callable[[], None] | None = ...,
-    input_tokens: int | str | None = ...,
-    output_tokens: int | str | None = ...,
-    rate: float | None | str = ...,
-    concurrency: int | None | str = ...,
-    requests: int | None | str = ...,
-    turns: int | str | None = ...,
-    think_s: float | str = ...,
-    tool_share: float | None | str = ...,
-    tool_pause: float | None | str = ...,
-    kv_stores: str | None = ...,
-    policy: str = ...,
-    preempt: str = ...,
-    priorities: Sequence[PriorityClass] | None = ...,
-    response_cache: int | None | str = ...,
-    distinct: int | None | str = ...,
-    skew: float | None | str = ...,
-    repeated: float | None | str = ...,
-    cache_ttl: float | None | str = ...,
-    cache_price: float | None | str = ...,
-    gpu: str | None = ...,
-    provider: str | None = ...,
-    instance: str | None = ...,
-    region: str | None = ...,
-    marketplace: bool = ...,
-    include_retired: bool = ...,
-    purchase: str = ...,
-    price: float | None | str = ...,
-    gpus_per_node: int | None | str = ...,
-    network: float | None | str = ...,
-    intra_node: str | None = ...,
-    power_limit: float | None | str = ...,
-    weights: str | None = ...,
-    kv_dtype: str | None = ...,
-    engine: str | None = ...,
-    memory_fraction: float | None | str = ...,
-    max_batch: int | None | str = ...,
-    recv_interval: int | None | str = ...,
-    batch_wait: int | None | str = ...,
-    stream_interval: int | None | str = ...,
-    prefill_delayer: bool = ...,
-    eager: bool = ...,
-    tp: int | str = ...,
-    pp: int | str = ...,
-    ep: int | str = ...,
-    dp: int | str = ...,
-    shared_prefix: int | None | str = ...,
-    prefix_hit: float | None | str = ...,
-    kv_keep: float | None | str = ...,
-    draft: str | None = ...,
-    draft_tokens: int | None | str = ...,
-    acceptance: float | None | str = ...,
-    draft_weights: str | None = ...,
-    prefill_gpus: int | None | str = ...,
-    offload_weights: float | None | str = ...,
-    gpu_layers: int | None | str = ...,
-    host: str | None = ...,
-    expert_skew: float | None | str = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
-    adapters: int | None | str = ...,
-    adapter_rank: int | None | str = ...,
-    images: int | None | str = ...,
-    image_tokens: int | None | str = ...,
-    structured: float | None | str = ...,
-    mask_time: float | None | str = ...,
-    storage: str | None = ...,
-    storage_bandwidth: float | None | str = ...,
-    image_size: float | None | str = ...,
-    image_bandwidth: float | None | str = ...,
-    assume_family: str | None = ...,
-    offline: bool = ...,
-    facts: Path | None | str = ...,
-    calibration: str | None = ...,
-    software_month: str | None = ...,
-    input: int | str | None = ...,
-    output: int | str | None = ...,
-    think: float | str = ...,
-    **specs: RequestSpec | SessionsSpec | QueueSpec | ResponseCacheSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | DatedSourceSpec,
-) -> ServeAnswer:
-    """Latency, throughput, memory, energy and price of serving a model.
-
-    Times are in seconds, rates per second, money in US dollars. `gpus` accelerators hold gpus / (tp x pp x dp)
-    replicas. With `rate` there are percentiles under that load; with `requests` a run with an end, simulated.
+    store: str | Path | None = ...,
+) -> RecordedRun:
+    """A run with all its events.
 
     Args:
-        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
-        gpus: number of accelerators (default: one replica).
-        static: a fixed batch: all prompts first, then all answers.
-        encode: one pass over each input, without an answer.
-        simulate: latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.
-        closed_form: latencies in closed form, also where it is known to be off and requests would be simulated.
-        on_compile: called before the simulator is compiled for the first time.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
-        rate: Requests per second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
-        requests: Total number of requests: a batch job, or instead of a duration.
-        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
-        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
-        tool_share: Share of later turns that follow a tool call, not a person (default: none).
-        tool_pause: How long a tool takes on average.
-        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
-        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
-        preempt: How a sequence is preempted when the KV cache is full.
-        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
-        response_cache: Number of entries in a cache of answers to repeated prompts.
-        distinct: Number of different prompts that are repeated.
-        skew: Zipf exponent of their popularity (default: 1).
-        repeated: Share of requests that repeat one of them (default: all).
-        cache_ttl: How long an answer stays valid (default: forever).
-        cache_price: US dollars per GB and hour of the cache's memory.
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
-        include_retired: Include machines that their provider has retired, or will by a day that it announced.
-        purchase: Purchase option.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators per node.
-        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
-        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Share of device memory that the engine may use (default: the engine's).
-        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
-        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
-        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
-        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages.
-        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
-        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
-        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
-        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
-        draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of the draft's tokens that are accepted.
-        draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
-        offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
-        host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
-        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
-        adapter_rank: Rank of the adapters served on one base model (default: 16).
-        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
-        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
-        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
-        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
-        storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
-        storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
-        image_size: Size of the container image that is pulled at a start: 10GB.
-        image_bandwidth: Rate at which the image is pulled and unpacked: 200MB/s.
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
-        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
+        run: id, its first digits, or a name (the latest of that name).
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
 
     Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: a fact that the answer needs is not known.
-        InfeasibleError: no offer satisfies what was asked.
+        UnknownNameError: there is none.
+        SpecError: the store cannot be read.
 
     Examples:
         >>> import flopwise
-        >>> answer = flopwise.serve("Llama-3.1-8B", gpu="l40s", input="1k", output=200, rate="2/s")
-        >>> answer.estimate.tpot_s.low < answer.estimate.tpot_s.value < answer.estimate.tpot_s.high
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.recorded_run(one.run.run_id[:8]).run.run_id == one.run.run_id
         True
     """
 
-def serve_sweep(
-    model: Model | str,
-    axis: str,
+def export_runs(
+    runs: Sequence[str],
+    output: str | Path,
     *,
-    values: tuple[int, ...] | None = ...,
-    input_tokens: int | str | None = ...,
-    output_tokens: int | str | None = ...,
-    rate: float | None | str = ...,
-    concurrency: int | None | str = ...,
-    requests: int | None | str = ...,
-    turns: int | str | None = ...,
-    think_s: float | str = ...,
-    tool_share: float | None | str = ...,
-    tool_pause: float | None | str = ...,
-    kv_stores: str | None = ...,
-    policy: str = ...,
-    preempt: str = ...,
-    priorities: Sequence[PriorityClass] | None = ...,
-    response_cache: int | None | str = ...,
-    distinct: int | None | str = ...,
-    skew: float | None | str = ...,
-    repeated: float | None | str = ...,
-    cache_ttl: float | None | str = ...,
-    cache_price: float | None | str = ...,
-    gpu: str | None = ...,
-    provider: str | None = ...,
-    instance: str | None = ...,
-    region: str | None = ...,
-    marketplace: bool = ...,
-    include_retired: bool = ...,
-    purchase: str = ...,
-    price: float | None | str = ...,
-    gpus_per_node: int | None | str = ...,
-    network: float | None | str = ...,
-    intra_node: str | None = ...,
-    power_limit: float | None | str = ...,
-    weights: str | None = ...,
-    kv_dtype: str | None = ...,
-    engine: str | None = ...,
-    memory_fraction: float | None | str = ...,
-    max_batch: int | None | str = ...,
-    recv_interval: int | None | str = ...,
-    batch_wait: int | None | str = ...,
-    stream_interval: int | None | str = ...,
-    prefill_delayer: bool = ...,
-    eager: bool = ...,
-    tp: int | str = ...,
-    pp: int | str = ...,
-    ep: int | str = ...,
-    dp: int | str = ...,
-    shared_prefix: int | None | str = ...,
-    prefix_hit: float | None | str = ...,
-    kv_keep: float | None | str = ...,
-    draft: str | None = ...,
-    draft_tokens: int | None | str = ...,
-    acceptance: float | None | str = ...,
-    draft_weights: str | None = ...,
-    prefill_gpus: int | None | str = ...,
-    offload_weights: float | None | str = ...,
-    gpu_layers: int | None | str = ...,
-    host: str | None = ...,
-    expert_skew: float | None | str = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
-    adapters: int | None | str = ...,
-    adapter_rank: int | None | str = ...,
-    images: int | None | str = ...,
-    image_tokens: int | None | str = ...,
-    structured: float | None | str = ...,
-    mask_time: float | None | str = ...,
-    storage: str | None = ...,
-    storage_bandwidth: float | None | str = ...,
-    image_size: float | None | str = ...,
-    image_bandwidth: float | None | str = ...,
-    assume_family: str | None = ...,
-    offline: bool = ...,
-    facts: Path | None | str = ...,
-    calibration: str | None = ...,
-    software_month: str | None = ...,
-    input: int | str | None = ...,
-    output: int | str | None = ...,
-    think: float | str = ...,
-    **specs: RequestSpec | SessionsSpec | QueueSpec | ResponseCacheSpec | MachineSpec | ServingSpec | TechniqueRequest | StartSpec | DatedSourceSpec,
-) -> ServeSweep:
-    """Estimates of serving along an axis, with the point from which more load only waits.
-
-    With prompts of up to 4,000 tokens they are the closed form's, unless simulation is asked for.
+    form: str = ...,
+    store: str | Path | None = ...,
+) -> list[RecordedRun]:
+    """Write runs to a file of JSON lines, which `import_runs` reads back, or to a folder of CSV tables.
 
     Args:
-        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
-        axis: "concurrency" (requests in flight), "batch" (fixed batches) or "tp".
-        values: along the axis (default: powers of two as far as memory holds; for tp those that divide the heads).
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
-        rate: Requests per second, on average: 20, 500/min.
-        concurrency: Requests in flight over all replicas, in a closed loop (default: as many as fit in memory).
-        requests: Total number of requests: a batch job, or instead of a duration.
-        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
-        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
-        tool_share: Share of later turns that follow a tool call, not a person (default: none).
-        tool_pause: How long a tool takes on average.
-        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
-        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
-        preempt: How a sequence is preempted when the KV cache is full.
-        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
-        response_cache: Number of entries in a cache of answers to repeated prompts.
-        distinct: Number of different prompts that are repeated.
-        skew: Zipf exponent of their popularity (default: 1).
-        repeated: Share of requests that repeat one of them (default: all).
-        cache_ttl: How long an answer stays valid (default: forever).
-        cache_price: US dollars per GB and hour of the cache's memory.
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
-        include_retired: Include machines that their provider has retired, or will by a day that it announced.
-        purchase: Purchase option.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators per node.
-        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
-        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Share of device memory that the engine may use (default: the engine's).
-        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
-        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
-        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
-        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages.
-        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
-        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
-        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
-        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
-        draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of the draft's tokens that are accepted.
-        draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
-        offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
-        host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
-        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
-        adapter_rank: Rank of the adapters served on one base model (default: 16).
-        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
-        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
-        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
-        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
-        storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
-        storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
-        image_size: Size of the container image that is pulled at a start: 10GB.
-        image_bandwidth: Rate at which the image is pulled and unpacked: 200MB/s.
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
-        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
+        runs: ids or names.
+        output: the file, or the folder.
+        form: "jsonl" or "csv".
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
 
     Raises:
-        UnknownNameError: no such axis.
-        SpecError: a value that cannot be, or an axis whose value is fixed as well.
+        SpecError: no such run, the store cannot be read, or the output not written.
 
     Examples:
         >>> import flopwise
-        >>> [point.value for point in flopwise.serve_sweep("Llama-3.1-8B", "batch", values=(1, 8), gpu="h100").points]
-        [1, 8]
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> from tempfile import mkdtemp
+        >>> len(flopwise.export_runs([one.run.run_id], mkdtemp() + "/runs.jsonl"))
+        1
     """
 
-def advise(
-    model: Model | str,
+def delete_runs(
+    runs: Sequence[str],
     *,
-    task: Literal['train', 'serve'] = ...,
-    tp: int | None | str = ...,
-    ep: int | None | str = ...,
-    batch: int | None | str = ...,
-    seq: int | None | str = ...,
-    precision: str = ...,
-    stack: str | None = ...,
-    attention: str | None = ...,
-    offload: Sequence[str] = ...,
-    weights: str | None = ...,
-    kv_dtype: str | None = ...,
-    engine: str | None = ...,
-    gpu: str | None = ...,
-    provider: str | None = ...,
-    instance: str | None = ...,
-    region: str | None = ...,
-    marketplace: bool = ...,
-    include_retired: bool = ...,
-    purchase: str = ...,
-    price: float | None | str = ...,
-    gpus_per_node: int | None | str = ...,
-    network: float | None | str = ...,
-    intra_node: str | None = ...,
-    power_limit: float | None | str = ...,
-    assume_family: str | None = ...,
-    offline: bool = ...,
-    facts: Path | None | str = ...,
-    calibration: str | None = ...,
-    **specs: ShapeSpec | MachineSpec | SourceSpec,
-) -> ShapeAnswer:
-    """Judge the shapes of a model on an accelerator, and list changes that would make it faster.
-
-    In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
+    store: str | Path | None = ...,
+) -> list[str]:
+    """Delete runs with all that was recorded of them, all or none; returns their ids.
 
     Args:
-        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
-        task: "train" or "serve".
-        tp: Tensor-parallel degree.
-        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
-        batch: Sequences, or samples, of one pass.
-        seq: Tokens of a sequence: 8k (8,192).
-        precision: Format of the matrix products in training.
-        stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
-        attention: Attention implementation (default: flash; eager in software that predates it).
-        offload: Keep these in host memory.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
-        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
-        include_retired: Include machines that their provider has retired, or will by a day that it announced.
-        purchase: Purchase option.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators per node.
-        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
+        runs: ids or names.
+        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
 
     Raises:
-        SpecError: a value cannot be, or does not go with the task.
-        MissingFactError: only published figures of the model are known, or the device lacks a rate.
+        UnknownNameError: there is no such run.
+        SpecError: the store cannot be written.
 
     Examples:
         >>> import flopwise
-        >>> answer = flopwise.advise("gpt2-xl", gpu="a100-80gb", batch=8)
-        >>> 0 < answer.memory_bound_frac < 1
-        True
-    """
-
-def simulate(
-    model: Any,
-    *,
-    replicas: int | str = ...,
-    slo: Slo | None = ...,
-    ttft: Latency | None | str = ...,
-    tpot: Latency | None | str = ...,
-    latency: Latency | None | str = ...,
-    cache: ResponseCache | None = ...,
-    attain: float | str = ...,
-    on_compile: Callable[[], None] | None = ...,
-    trace: Path | None | str = ...,
-    scale: float | str = ...,
-    rate: float | None | str = ...,
-    arrivals: str = ...,
-    duration_s: float | None | str = ...,
-    requests: int | None | str = ...,
-    burstiness: float | None | str = ...,
-    peak: float | None | str = ...,
-    peak_hour: float | None | str = ...,
-    weekend: float | None | str = ...,
-    profile: Any = ...,
-    users: int | None | str = ...,
-    think_s: float | str = ...,
-    turns: int | str | None = ...,
-    tool_share: float | None | str = ...,
-    tool_pause: float | None | str = ...,
-    together: bool = ...,
-    input_tokens: int | str | None = ...,
-    output_tokens: int | str | None = ...,
-    lengths_from: Path | None | str = ...,
-    prefixes: int | str = ...,
-    prefix_tokens: int | None | str = ...,
-    priorities: Sequence[PriorityClass] | None = ...,
-    seed: int | str = ...,
-    policy: str = ...,
-    balancer: str = ...,
-    step_tokens: int | None | str = ...,
-    mix: bool | None = ...,
-    preempt: str = ...,
-    prefix_cache: bool | None = ...,
-    kv_stores: str | None = ...,
-    prefill_replicas: int | str = ...,
-    weights: str | None = ...,
-    kv_dtype: str | None = ...,
-    engine: str | None = ...,
-    memory_fraction: float | None | str = ...,
-    max_batch: int | None | str = ...,
-    recv_interval: int | None | str = ...,
-    batch_wait: int | None | str = ...,
-    stream_interval: int | None | str = ...,
-    prefill_delayer: bool = ...,
-    eager: bool = ...,
-    tp: int | str = ...,
-    pp: int | str = ...,
-    ep: int | str = ...,
-    dp: int | str = ...,
-    shared_prefix: int | None | str = ...,
-    prefix_hit: float | None | str = ...,
-    kv_keep: float | None | str = ...,
-    draft: str | None = ...,
-    draft_tokens: int | None | str = ...,
-    acceptance: float | None | str = ...,
-    draft_weights: str | None = ...,
-    prefill_gpus: int | None | str = ...,
-    offload_weights: float | None | str = ...,
-    gpu_layers: int | None | str = ...,
-    host: str | None = ...,
-    expert_skew: float | None | str = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
-    adapters: int | None | str = ...,
-    adapter_rank: int | None | str = ...,
-    images: int | None | str = ...,
-    image_tokens: int | None | str = ...,
-    structured: float | None | str = ...,
-    mask_time: float | None | str = ...,
-    gpu: str | None = ...,
-    provider: str | None = ...,
-    instance: str | None = ...,
-    region: str | None = ...,
-    marketplace: bool = ...,
-    include_retired: bool = ...,
-    purchase: str = ...,
-    price: float | None | str = ...,
-    gpus_per_node: int | None | str = ...,
-    network: float | None | str = ...,
-    intra_node: str | None = ...,
-    power_limit: float | None | str = ...,
-    assume_family: str | None = ...,
-    offline: bool = ...,
-    facts: Path | None | str = ...,
-    calibration: str | None = ...,
-    software_month: str | None = ...,
-    duration: float | None | str = ...,
-    think: float | str = ...,
-    input: int | str | None = ...,
-    output: int | str | None = ...,
-    **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | DatedSourceSpec,
-) -> SimulateAnswer:
-    """Simulate requests through a deployment, step by step: latencies, throughput and cost.
-
-    Times are in seconds.
-
-    Args:
-        model: a catalog name, a hub id, a folder, a config.json or a size such as "7B".
-        replicas: behind the balancer.
-        slo: what a request must hold to count into the goodput; or by its parts:
-        ttft: time to the first token ("500ms").
-        tpot: time per further token.
-        latency: the whole request.
-        cache: answers that are given again.
-        attain: share of requests in time that decides how many replicas a cache saves.
-        on_compile: called before the simulator is compiled for the first time.
-        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
-        scale: Speed at which the trace is replayed: 2 is twice as fast.
-        rate: Requests per second, on average: 20, 500/min.
-        arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        duration_s (or duration): Time during which requests arrive (default: 10 min).
-        requests: Total number of requests: a batch job, or instead of a duration.
-        burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
-        peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
-        peak_hour: Hour of the daily peak, for diurnal arrivals (default: 14).
-        weekend: Traffic of a weekend day over that of a weekday, for diurnal arrivals.
-        profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
-        users: Closed loop of this many users, each of whom sends a request after each answer.
-        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
-        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
-        tool_share: Share of later turns that follow a tool call, not a person (default: none).
-        tool_pause: How long a tool takes on average.
-        together: Start all users at the same instant, even if their requests are identical.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
-        lengths_from: Draw pairs of prompt and answer from this trace file.
-        prefixes: Number of shared prefixes that prompts begin with.
-        prefix_tokens: Tokens of each shared prefix, before --input.
-        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
-        seed: Random seed: the same seed gives the same run.
-        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
-        balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
-        step_tokens: Token budget of an engine step (default: the engine's).
-        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine does).
-        preempt: How a sequence is preempted when the KV cache is full.
-        prefix_cache: Cache shared prefixes (default: where there are any).
-        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
-        prefill_replicas: Additional replicas that run only prefill and transfer the cache.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
-        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Share of device memory that the engine may use (default: the engine's).
-        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
-        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
-        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
-        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages.
-        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
-        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
-        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
-        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
-        draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of the draft's tokens that are accepted.
-        draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
-        offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
-        host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
-        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
-        adapter_rank: Rank of the adapters served on one base model (default: 16).
-        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
-        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
-        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
-        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
-        include_retired: Include machines that their provider has retired, or will by a day that it announced.
-        purchase: Purchase option.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators per node.
-        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
-        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
-
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        InfeasibleError: weights and one request do not fit the memory.
-        MissingFactError: a fact that the answer needs is not known.
-
-    Examples:
-        >>> import flopwise
-        >>> answer = flopwise.simulate("Llama-3.1-8B", gpu="h100", rate=2, requests=20, seed=1)
-        >>> answer.summary.completed
-        20
-    """
-
-def autoscale(
-    model: Any,
-    *,
-    rule: Autoscaling | None = ...,
-    slo: Slo | None = ...,
-    ttft: Latency | None | str = ...,
-    tpot: Latency | None | str = ...,
-    latency: Latency | None | str = ...,
-    attain: float | None | str = ...,
-    compare: bool = ...,
-    cache: ResponseCache | None = ...,
-    on_compile: Callable[[], None] | None = ...,
-    report: Callable[[float, float], None] | None = ...,
-    trace: Path | None | str = ...,
-    scale: float | str = ...,
-    rate: float | None | str = ...,
-    arrivals: str = ...,
-    duration_s: float | None | str = ...,
-    requests: int | None | str = ...,
-    burstiness: float | None | str = ...,
-    peak: float | None | str = ...,
-    peak_hour: float | None | str = ...,
-    weekend: float | None | str = ...,
-    profile: Any = ...,
-    users: int | None | str = ...,
-    think_s: float | str = ...,
-    turns: int | str | None = ...,
-    tool_share: float | None | str = ...,
-    tool_pause: float | None | str = ...,
-    together: bool = ...,
-    input_tokens: int | str | None = ...,
-    output_tokens: int | str | None = ...,
-    lengths_from: Path | None | str = ...,
-    prefixes: int | str = ...,
-    prefix_tokens: int | None | str = ...,
-    priorities: Sequence[PriorityClass] | None = ...,
-    seed: int | str = ...,
-    policy: str = ...,
-    balancer: str = ...,
-    step_tokens: int | None | str = ...,
-    mix: bool | None = ...,
-    preempt: str = ...,
-    prefix_cache: bool | None = ...,
-    kv_stores: str | None = ...,
-    prefill_replicas: int | str = ...,
-    weights: str | None = ...,
-    kv_dtype: str | None = ...,
-    engine: str | None = ...,
-    memory_fraction: float | None | str = ...,
-    max_batch: int | None | str = ...,
-    recv_interval: int | None | str = ...,
-    batch_wait: int | None | str = ...,
-    stream_interval: int | None | str = ...,
-    prefill_delayer: bool = ...,
-    eager: bool = ...,
-    tp: int | str = ...,
-    pp: int | str = ...,
-    ep: int | str = ...,
-    dp: int | str = ...,
-    shared_prefix: int | None | str = ...,
-    prefix_hit: float | None | str = ...,
-    kv_keep: float | None | str = ...,
-    draft: str | None = ...,
-    draft_tokens: int | None | str = ...,
-    acceptance: float | None | str = ...,
-    draft_weights: str | None = ...,
-    prefill_gpus: int | None | str = ...,
-    offload_weights: float | None | str = ...,
-    gpu_layers: int | None | str = ...,
-    host: str | None = ...,
-    expert_skew: float | None | str = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
-    adapters: int | None | str = ...,
-    adapter_rank: int | None | str = ...,
-    images: int | None | str = ...,
-    image_tokens: int | None | str = ...,
-    structured: float | None | str = ...,
-    mask_time: float | None | str = ...,
-    gpu: str | None = ...,
-    provider: str | None = ...,
-    instance: str | None = ...,
-    region: str | None = ...,
-    marketplace: bool = ...,
-    include_retired: bool = ...,
-    purchase: str = ...,
-    price: float | None | str = ...,
-    gpus_per_node: int | None | str = ...,
-    network: float | None | str = ...,
-    intra_node: str | None = ...,
-    power_limit: float | None | str = ...,
-    assume_family: str | None = ...,
-    offline: bool = ...,
-    facts: Path | None | str = ...,
-    calibration: str | None = ...,
-    software_month: str | None = ...,
-    duration: float | None | str = ...,
-    think: float | str = ...,
-    input: int | str | None = ...,
-    output: int | str | None = ...,
-    **specs: Traffic | Scheduling | ServingSpec | TechniqueRequest | MachineSpec | DatedSourceSpec,
-) -> AutoscaleAnswer:
-    """Run requests through replicas that an autoscaler starts and drains.
-
-    Args:
-        model: as of `simulate`.
-        rule: the autoscaler (default: by concurrency).
-        slo: what a request must hold; or by its parts, as of `simulate`:
-        ttft: time to the first token.
-        tpot: time per further token.
-        latency: the whole request.
-        attain: share of requests that fixed replicas must answer in time (default: as the autoscaler).
-        compare: find the fewest fixed replicas that do as well.
-        cache: answers that are given again.
-        on_compile: called before the simulator is compiled for the first time.
-        report: called with (steps done, steps in all).
-        trace: A CSV file of requests: arrival_s, prompt_tokens, output_tokens ...; or Mooncake's JSON lines: timestamp, input_length, output_length, hash_ids.
-        scale: Speed at which the trace is replayed: 2 is twice as fast.
-        rate: Requests per second, on average: 20, 500/min.
-        arrivals: How requests arrive: poisson, gamma (bursts), uniform, or diurnal (a daily wave).
-        duration_s (or duration): Time during which requests arrive (default: 10 min).
-        requests: Total number of requests: a batch job, or instead of a duration.
-        burstiness: For gamma arrivals: standard deviation of the gaps over their mean; 1 is Poisson, 3 is bursty.
-        peak: Peak rate over the mean rate: for diurnal arrivals, and to size the replicas of a plan.
-        peak_hour: Hour of the daily peak, for diurnal arrivals (default: 14).
-        weekend: Traffic of a weekend day over that of a weekday, for diurnal arrivals.
-        profile: Rate by hour of the week: office, daily, a file of hour,rate or a trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.
-        users: Closed loop of this many users, each of whom sends a request after each answer.
-        think_s (or think): Pause of a user before the next request; for sessions, the mean pause between turns.
-        turns: Turns of a session, as --input; the prompt of each contains all turns before it.
-        tool_share: Share of later turns that follow a tool call, not a person (default: none).
-        tool_pause: How long a tool takes on average.
-        together: Start all users at the same instant, even if their requests are identical.
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
-        lengths_from: Draw pairs of prompt and answer from this trace file.
-        prefixes: Number of shared prefixes that prompts begin with.
-        prefix_tokens: Tokens of each shared prefix, before --input.
-        priorities: Priority classes with their shares of the requests: 0=20%,1=80%; with --policy priority, class 0 goes first.
-        seed: Random seed: the same seed gives the same run.
-        policy: Order of the queue: fcfs, priority, shortest, shortest-prompt, deadline.
-        balancer: Load balancing: round-robin, least-loaded, least-tokens, prefix-aware.
-        step_tokens: Token budget of an engine step (default: the engine's).
-        mix: Mix prefill and decoding in one step (chunked prefill), or run prefill first (default: as the engine does).
-        preempt: How a sequence is preempted when the KV cache is full.
-        prefix_cache: Cache shared prefixes (default: where there are any).
-        kv_stores: Tiers below the KV cache of each replica that keep evicted prefixes, the nearest first: host=200GB,nvme=4TB@6GB/s@0.08 (capacity, rate, USD per GB and month).
-        prefill_replicas: Additional replicas that run only prefill and transfer the cache.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
-        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Share of device memory that the engine may use (default: the engine's).
-        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
-        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
-        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
-        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages.
-        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
-        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
-        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
-        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
-        draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of the draft's tokens that are accepted.
-        draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
-        offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
-        host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
-        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
-        adapter_rank: Rank of the adapters served on one base model (default: 16).
-        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
-        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
-        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
-        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
-        include_retired: Include machines that their provider has retired, or will by a day that it announced.
-        purchase: Purchase option.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators per node.
-        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
-        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
-
-    Raises:
-        SpecError: a value or a name that cannot be, or traffic that follows its answers.
-        InfeasibleError, MissingFactError: as `simulate`.
-
-    Examples:
-        >>> import flopwise
-        >>> answer = flopwise.autoscale("Llama-3.1-8B", gpu="h100", rate=2, requests=20, compare=False, seed=1)
-        >>> answer.answer.summary.completed
-        20
-    """
-
-def batch(
-    model: Any,
-    requests: int | None | str = ...,
-    *,
-    concurrency: int | None | str = ...,
-    report: Callable[[int, int], None] | None = ...,
-    queue: int | None | str = ...,
-    workers: int | str = ...,
-    deadline: float | None | str = ...,
-    spot_interruptions: float | None | str = ...,
-    spot_price: float | None | str = ...,
-    replace_s: float | None | str = ...,
-    checkpoint_every: float | None | str = ...,
-    checkpoint_time: float | str = ...,
-    fallback: int | str = ...,
-    trials: int | str = ...,
-    cold_start: float | None | str = ...,
-    input_tokens: int | str | None = ...,
-    output_tokens: int | str | None = ...,
-    lengths_from: Path | None | str = ...,
-    seed: int | str = ...,
-    gpu: str | None = ...,
-    provider: str | None = ...,
-    instance: str | None = ...,
-    region: str | None = ...,
-    marketplace: bool = ...,
-    include_retired: bool = ...,
-    purchase: str = ...,
-    price: float | None | str = ...,
-    gpus_per_node: int | None | str = ...,
-    network: float | None | str = ...,
-    intra_node: str | None = ...,
-    power_limit: float | None | str = ...,
-    weights: str | None = ...,
-    kv_dtype: str | None = ...,
-    engine: str | None = ...,
-    memory_fraction: float | None | str = ...,
-    max_batch: int | None | str = ...,
-    recv_interval: int | None | str = ...,
-    batch_wait: int | None | str = ...,
-    stream_interval: int | None | str = ...,
-    prefill_delayer: bool = ...,
-    eager: bool = ...,
-    tp: int | str = ...,
-    pp: int | str = ...,
-    ep: int | str = ...,
-    dp: int | str = ...,
-    shared_prefix: int | None | str = ...,
-    prefix_hit: float | None | str = ...,
-    kv_keep: float | None | str = ...,
-    draft: str | None = ...,
-    draft_tokens: int | None | str = ...,
-    acceptance: float | None | str = ...,
-    draft_weights: str | None = ...,
-    prefill_gpus: int | None | str = ...,
-    offload_weights: float | None | str = ...,
-    gpu_layers: int | None | str = ...,
-    host: str | None = ...,
-    expert_skew: float | None | str = ...,
-    redundant_experts: int | None | str = ...,
-    overlap: bool | None = ...,
-    adapters: int | None | str = ...,
-    adapter_rank: int | None | str = ...,
-    images: int | None | str = ...,
-    image_tokens: int | None | str = ...,
-    structured: float | None | str = ...,
-    mask_time: float | None | str = ...,
-    assume_family: str | None = ...,
-    offline: bool = ...,
-    facts: Path | None | str = ...,
-    calibration: str | None = ...,
-    software_month: str | None = ...,
-    replace: float | None | str = ...,
-    input: int | str | None = ...,
-    output: int | str | None = ...,
-    **specs: BatchRequest | MachineSpec | ServingSpec | TechniqueRequest | DatedSourceSpec,
-) -> BatchAnswer:
-    """Work off a queue of requests on spot workers: time, cost, and the odds of a deadline.
-
-    Args:
-        model: as of `simulate`.
-        requests: in the queue.
-        concurrency: requests in flight at each worker (default: as many as memory holds).
-        report: called with (trials done, trials in all).
-        queue: Number of requests in a batch queue, instead of traffic.
-        workers: Spot replicas that work on the queue.
-        deadline: Time within which the run (with the start of its machines), or the queue, is done: 6h, 30d.
-        spot_interruptions: Interruption rate of one spot instance: 0.1/day (default: the provider's, where known).
-        spot_price: Price of one spot accelerator in US dollars per hour.
-        replace_s (or replace): Time until an interrupted spot instance is replaced: 5min.
-        checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
-        checkpoint_time: Time that a worker takes to write a checkpoint.
-        fallback: On-demand replicas that step in where the deadline is at risk.
-        trials: Number of simulated trials.
-        cold_start: Time from requesting a machine until it serves (default: a minute, then the start of the engine).
-        input_tokens (or input): Tokens of a prompt: 1024 (default), 200:800, lognormal:512:cv=1.2, sharegpt-prompts:220.
-        output_tokens (or output): Tokens of an answer, as --input (default: 256); sharegpt-answers:200.
-        lengths_from: Draw pairs of prompt and answer from this trace file.
-        seed: Random seed: the same seed gives the same run.
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
-        include_retired: Include machines that their provider has retired, or will by a day that it announced.
-        purchase: Purchase option.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators per node.
-        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
-        kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
-        memory_fraction: Share of device memory that the engine may use (default: the engine's).
-        max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
-        recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
-        batch_wait: Engine steps that a prompt waits for others at most: TensorRT-LLM's batch_wait_timeout_iters (default: 0).
-        stream_interval: Tokens streamed together after the first, as in vLLM and SGLang (default: 1).
-        prefill_delayer: Attention replicas read prompts together, once each has one: SGLang's --enable-prefill-delayer, TensorRT-LLM's attention_dp_config.enable_balance.
-        eager: Launch kernels one by one, without CUDA graphs (vLLM's --enforce-eager).
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages.
-        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
-        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        shared_prefix: Tokens of a prefix that all prompts share: computed and cached once.
-        prefix_hit: Share of a prompt's tokens found in the cache: 0.6, 60%.
-        kv_keep: Share of cached tokens that eviction keeps (H2O, SnapKV).
-        draft: Speculative decoding with a draft model, eagle, mtp or ngram.
-        draft_tokens: Tokens that the draft proposes (default: 4).
-        acceptance: Share of the draft's tokens that are accepted.
-        draft_weights: Format of the draft's weights (default: as published).
-        prefill_gpus: Additional accelerators per replica that run only prefill (disaggregated serving).
-        offload_weights: Share of the layers whose weights are kept in host memory.
-        gpu_layers: Layers that stay on the device, as llama.cpp -ngl.
-        host: Processor that computes offloaded layers (llama.cpp).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
-        redundant_experts: Copies of popular experts in each layer: SGLang's --ep-num-redundant-experts, vLLM's EPLB.
-        overlap: Overlap the communication of two micro-batches: SGLang's --enable-two-batch-overlap, vLLM's --enable-dbo.
-        adapters: LoRA adapters served on one base model, all of them in device memory: vLLM's --max-loras.
-        adapter_rank: Rank of the adapters served on one base model (default: 16).
-        images: Images in each prompt; --input counts their tokens, and the model's image tower encodes them.
-        image_tokens: Prompt tokens that one image makes (default: those of the model's own resolution).
-        structured: Share of answers that must follow a grammar or a JSON schema: 0.5, 100%.
-        mask_time: Host time to find the tokens that a grammar allows next, for one sequence (default: 47us, LLGuidance).
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
-        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
-
-    Raises:
-        SpecError: a value or a name that cannot be.
-        InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
-        MissingFactError: a fact that the answer needs is not known.
-
-    Examples:
-        >>> import flopwise
-        >>> answer = flopwise.batch("Llama-3.1-8B", "10k", gpu="h100", workers=2, trials=20, provider="aws")
-        >>> answer.queue.workers
-        2
-    """
-
-def train(
-    model: Model | str,
-    *,
-    gpus: int | None | str = ...,
-    tokens: float | None | str = ...,
-    samples: float | None | str = ...,
-    epochs: float | str = ...,
-    seq: int | None | str = ...,
-    global_batch: int | None | str = ...,
-    global_batch_tokens: float | None | str = ...,
-    padded: float | str = ...,
-    packing: str | None = ...,
-    mean_length: float | None | str = ...,
-    length_spread: float | str = ...,
-    lengths: Path | None | str = ...,
-    precision: str = ...,
-    optimizer: str = ...,
-    stack: str | None = ...,
-    attention: str | None = ...,
-    grad_dtype: str | None = ...,
-    master_weights: bool | None = ...,
-    lora: int | None | str = ...,
-    finetune: bool = ...,
-    qlora: bool = ...,
-    lora_targets: Sequence[str] = ...,
-    base_format: str | None = ...,
-    freeze: str | None = ...,
-    expert_skew: float | None | str = ...,
-    capacity_factor: float | None | str = ...,
-    micro_batch: int | None | str = ...,
-    dp: int | None | str = ...,
-    tp: int | None | str = ...,
-    pp: int | None | str = ...,
-    cp: int | None | str = ...,
-    ep: int | None | str = ...,
-    expert_tp: int | None | str = ...,
-    zero: int | None | str = ...,
-    fsdp: bool = ...,
-    shard: int | None | str = ...,
-    grad_sync: str | None = ...,
-    recompute: str | None = ...,
-    recompute_modules: Sequence[str] = ...,
-    recompute_every: int | None | str = ...,
-    recompute_first: int | None | str = ...,
-    interleave: int | None | str = ...,
-    schedule: str | None = ...,
-    stage_layers: Sequence[int] | str = ...,
-    sequence_parallel: bool = ...,
-    offload: Sequence[str] = ...,
-    offload_layers: int | None | str = ...,
-    gpu: str | None = ...,
-    provider: str | None = ...,
-    instance: str | None = ...,
-    region: str | None = ...,
-    marketplace: bool = ...,
-    include_retired: bool = ...,
-    purchase: str = ...,
-    price: float | None | str = ...,
-    gpus_per_node: int | None | str = ...,
-    network: float | None | str = ...,
-    intra_node: str | None = ...,
-    power_limit: float | None | str = ...,
-    mtbf: float | None | str = ...,
-    node_mtbf: float | None | str = ...,
-    failures: str | None = ...,
-    restart: float | None | str = ...,
-    checkpoint_every: float | None | str = ...,
-    checkpoint_bandwidth: float | None | str = ...,
-    checkpoint_per_gpu: float | None | str = ...,
-    checkpoint_storage: str | None = ...,
-    async_checkpoints: bool = ...,
-    repair: float | None | str = ...,
-    spares: int | None | str = ...,
-    interruptions: float | None | str = ...,
-    jitter: float | None | str = ...,
-    validate_every: int | None | str = ...,
-    validate_batches: int | None | str = ...,
-    loader_rate: float | None | str = ...,
-    storage: str | None = ...,
-    storage_bandwidth: float | None | str = ...,
-    token_bytes: float | None | str = ...,
-    assume_family: str | None = ...,
-    offline: bool = ...,
-    facts: Path | None | str = ...,
-    calibration: str | None = ...,
-    software_month: str | None = ...,
-    expert_tensor_parallel_size: int | None | str = ...,
-    hsdp: int | None | str = ...,
-    **specs: DataSpec | TrainingSpec | MachineSpec | RunConditionsSpec | ReadsSpec | DatedSourceSpec,
-) -> TrainAnswer | SampledTrainAnswer:
-    """Step time, throughput, memory, time and cost of training a model.
-
-    Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is
-    found; a layout that does not fit is estimated all the same: `fits` says so, and what certainly cannot run shows no
-    speed (`can_run`). Of a network without token layers, such as ResNet-50, the answer is a `SampledTrainAnswer`:
-    samples per second of data-parallel replicas.
-
-    Args:
-        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
-        gpus: number of accelerators (default: one).
-        tokens: Tokens of the whole run: 2T.
-        samples: Sequences of the whole run, instead of tokens.
-        epochs: Passes over the tokens or samples.
-        seq: Tokens of a sequence: 8k (8,192).
-        global_batch: Sequences of one optimizer step.
-        global_batch_tokens: The global batch in tokens: 4M.
-        padded: Share of each sequence that is padding, not counted as tokens of the run.
-        packing: Documents shorter than a sequence are padded to the longest of a micro-batch, or packed (default: full).
-        mean_length: Mean tokens of a document, with --packing; lognormal.
-        length_spread: Standard deviation of the lengths over their mean.
-        lengths: Lengths of documents instead: a file with `tokens` or `tokens,count` per line.
-        precision: Format of the matrix products in training.
-        optimizer: adamw, adamw-8bit, adafactor, sgd, lion, muon ...
-        stack: Training software: fsdp-compile, megatron, hf, deepspeed, torchtune ...
-        attention: Attention implementation (default: flash; eager in software that predates it).
-        grad_dtype: Format of the accumulated gradients (default: the stack's).
-        master_weights: Keep a separate fp32 copy of the weights (default: as the stack does).
-        lora: Train LoRA adapters of this rank on a frozen base.
-        finetune: Fine-tune all weights of a pretrained model: batches as usual there, weights loaded at the start.
-        qlora: Train adapters on a 4-bit base, of rank 16 unless --lora sets another.
-        lora_targets: all-linear (default), attention, qv, or a list such as q,k,v,o.
-        base_format: Format of the frozen weights under adapters: nf4, int8 ... (default: bf16).
-        freeze: Parts that are not trained, separated by commas: embedding, head, towers, first:N, all-but-last:N (layers).
-        expert_skew: Tokens of the most popular expert over the mean of all (1 + MaxVio; default: in training 1, balanced, in serving as measured).
-        capacity_factor: Capacity of an expert, in mean loads; tokens above it are dropped (default: none are).
-        micro_batch: Sequences in one pass of a replica.
-        dp: Data-parallel replicas; in serving, attention replicas that share the experts.
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages.
-        cp: Context-parallel degree.
-        ep: Expert-parallel degree (within dp x cp in training, tp x dp in serving).
-        expert_tp (or expert_tensor_parallel_size): Ranks of a tensor-parallel group that share one expert: 1 where experts are whole (default: the stack's).
-        zero: ZeRO stage: 0 to 3.
-        fsdp: Shard everything over the replicas, as ZeRO 3.
-        shard (or hsdp): HSDP: ranks that ZeRO shards over (stage 3 by default); replicated beyond them.
-        grad_sync: ZeRO 2 and 3 reduce gradients at each micro-batch, or whole ones with the last micro-batch of a chunk's round (interleaved pipelines) or of the step (default: the stack's).
-        recompute: Activation recomputation (checkpointing).
-        recompute_modules: Recompute these modules alone, as Megatron-Core does: core_attn, layernorm, activation (its moe_act), mla_up_proj, mlp, moe; attn_proj: the projections around attention.
-        recompute_every: Full recompute of every N-th block only.
-        recompute_first: Full recompute of the first N blocks of each (virtual) stage only.
-        interleave: Virtual stages of each pipeline rank.
-        schedule: Pipeline schedule: 1f1b (default), interleaved, gpipe, zero-bubble, zb-v, dualpipe, dualpipe-v.
-        stage_layers: Layers of each pipeline stage or virtual stage: 7,8,8,7; 0 where embedding or head is alone.
-        sequence_parallel: Split norms and residuals within a tp group, too.
-        offload: Keep these in host memory.
-        offload_layers: Of each pipeline stage, the layers whose activations are in host memory, as Megatron-Core's cpu-offloading-num-layers (default: all but the last two).
-        gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
-        provider: Offers of this provider only: aws, gcp, azure, lambda ...
-        instance: Offers of this instance type only; they set price and network.
-        region: Offers in this region only; patterns such as eu-* are fine.
-        marketplace: Include community and marketplace hosts, which have no SLA and no attestations.
-        include_retired: Include machines that their provider has retired, or will by a day that it announced.
-        purchase: Purchase option.
-        price: US dollars for one accelerator and hour, instead of an offer's.
-        gpus_per_node: Accelerators per node.
-        network: Network bandwidth per accelerator between nodes: 400Gbps, 50GB/s.
-        intra_node: How accelerators of a node reach each other: fast link, PCIe with peer access, or through the host's memory (default: as machines with them are usually built).
-        power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
-        mtbf: Time between failures of one GPU with its share of the node.
-        node_mtbf: Time between failures of one node.
-        failures: Failures as in a published run: llama-3 (default), rsc-1, rsc-2, opt-175b, bloom.
-        restart: Time from a failure until the run is back at full speed: 10min.
-        checkpoint_every: Time between checkpoints (default: in training the one that loses least, in a queue never).
-        checkpoint_bandwidth: Bandwidth at which the whole cluster writes checkpoints: 200GB/s.
-        checkpoint_per_gpu: Bandwidth at which each accelerator writes its part: 2GB/s.
-        checkpoint_storage: Storage that checkpoints are written to: lustre, nvme ...
-        async_checkpoints: Write checkpoints in the background: training waits only for the copy to host memory.
-        repair: Time to repair a failed node (default: replaced at once).
-        spares: Standby nodes, with --repair.
-        interruptions: Interruptions of one spot instance: 0.1/day.
-        jitter: Spread of step times between GPUs; above 16 GPUs all wait for the slowest (default: 1.5%).
-        validate_every: Steps between validations.
-        validate_batches: Global batches of one validation (default: 1).
-        loader_rate: Sequences that the data loader delivers to one GPU: 20/s.
-        storage: Kind of storage that data (in serving, weights at a start) are read from: nfs, lustre, nvme, s3 ...
-        storage_bandwidth: What storage delivers to a node, as measured instead: 3GB/s.
-        token_bytes: Bytes per stored token (default: 2, or 4 above 65,536 words).
-        assume_family: Read an unknown model_type as this known family.
-        offline: Take configurations from the local cache only.
-        facts: Folder of rows that override the shipped ones (or FLOPWISE_FACTS): a cluster, prices, a model.
-        calibration: Profile that `flopwise calibrate` made of your measurements: its constants override the shipped ones.
-        software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
-
-    Raises:
-        SpecError: a value or a name that cannot be; says what is allowed.
-        MissingFactError: a fact that the answer needs is not known.
-        InfeasibleError: no offer satisfies what was asked, or the GPUs cannot be used at all.
-
-    Examples:
-        >>> import flopwise
-        >>> answer = flopwise.train("Llama-3.1-8B", gpu="64xh100", tokens="1T", seq="8k")
-        >>> answer.estimate.low < answer.estimate.high
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.delete_runs([one.run.run_id]) == [one.run.run_id]
         True
     """
 

@@ -6,11 +6,11 @@ that name each of them, reads its own parameters with units, and understands the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
 from keyword import iskeyword
-from re import sub
+from re import MULTILINE, finditer, sub
 from typing import Any, ParamSpec, TypeVar
 
 from flopwise.aliases import ALIASES, as_context
@@ -19,6 +19,28 @@ from flopwise.options import NEEDED, Option, ValueKind, defaults_of, options_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ARGUMENTS = {
+    "model": 'a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.',
+    "gpus": "number of accelerators.",
+    "facts": "folder of rows that override the shipped ones.",
+    "calibration": "name of a profile that `flopwise calibrate` made.",
+    "assume_family": "read an unknown model_type as this known family.",
+    "store": "a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).",
+    "static": "a fixed batch: all prompts first, then all answers.",
+    "encode": "one pass over each input, without an answer.",
+    "simulate": "latencies of `concurrency` users or under `rate` by simulated requests, not in closed form.",
+    "closed_form": "latencies in closed form, also where it is known to be off and requests would be simulated.",
+    "replicas": "behind the balancer.",
+    "slo": "what a request must hold to count into the goodput; or by its parts, `ttft`, `tpot` and `latency`.",
+    "ttft": 'time to the first token ("500ms").',
+    "tpot": "time per further token.",
+    "latency": "the whole request.",
+    "cache": "answers that are given again.",
+    "page": "write the same as HTML there.",
+    "advance": "called with (units of work done, units in all) as it goes.",
+    "on_compile": "called before the simulator is compiled for the first time.",
+}
+"""What arguments mean that many functions have, where a function's own docstring does not say it."""
 
 
 def takes(
@@ -54,7 +76,7 @@ def takes(
         extra = [_parameter(name, specs) for name in fields]
         call.__signature__ = shown.replace(parameters=[*named, *extra])  # type: ignore[attr-defined] # inspect reads it
         call.specs, call.spelled = specs, spelled  # type: ignore[attr-defined] # the stub is made from them
-        call.__doc__ = _docstring(function.__doc__ or "", fields, spelled)
+        call.__doc__ = _docstring(function.__doc__ or "", [p.name for p in named], fields, spelled)
         return call
 
     return declare
@@ -132,16 +154,23 @@ def _annotation(kind: Any, one: Option) -> str:
     return f"{text} | str" if as_text and "str" not in text else text
 
 
-def _docstring(text: str, fields: Mapping[str, Option], spelled: Mapping[str, str]) -> str:
-    """A docstring whose `Args:` say what each option is, after those that its author wrote."""
-    lines = []
+def _docstring(text: str, own: Iterable[str], fields: Mapping[str, Option], spelled: Mapping[str, str]) -> str:
+    """A docstring whose `Args:` say what each argument of the function's `own` and each option is.
+
+    What its author wrote comes first, in the order of the signature; then `ARGUMENTS`, then the options' own help.
+    """
+    head, heading, rest = text.partition("    Args:\n")
+    if not heading:
+        head, heading, rest = text.partition("    Raises:\n")
+        written, rest = "", f"\n\n{heading}{rest}" if heading else f"\n\n{rest}"
+    else:
+        written, gap, rest = rest.partition("\n\n")
+        rest = f"{gap}{rest}"
+    entries = {m[1]: m[0] for m in finditer(r"^ {8}(\w+):.*(?:\n {12}.*)*", written, MULTILINE)}
+    lines = [
+        entries.get(name) or f"        {name}: {ARGUMENTS[name]}" for name in own if name in {*entries, *ARGUMENTS}
+    ]
     for name, one in fields.items():
         others = ", ".join(other for other, field in spelled.items() if field == name)
         lines.append(f"        {name}{f' (or {others})' if others else ''}: {one.help}")
-    head, own, rest = text.partition("    Args:\n")
-    if not own:
-        head, heading, rest = text.partition("    Raises:\n")
-        return "\n".join([f"{head}    Args:", *lines, f"\n{heading}{rest}"])
-    written, gap, rest = rest.partition("\n\n")
-    kept = [line for line in written.split("\n") if not line.startswith("        **")]  # which the options replace
-    return f"{head}{own}" + "\n".join([*kept, *lines]) + f"{gap}{rest}"
+    return f"{head}    Args:\n" + "\n".join(lines) + rest

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import flopwise
-from flopwise.api.explain import figure_of
-from flopwise.changes.explanation import Explanation
+from flopwise.changes.explanation import Explanation, answer_figure
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.provenance import Figure, format_value, walk
@@ -136,7 +135,7 @@ def test_every_formula_gives_the_value_beside_it_and_every_headline_is_explained
     kind: str, asked: dict[str, Any]
 ) -> None:
     answer = answer_to(kind, asked)
-    figures = list(walk(figure_of(answer)))
+    figures = list(walk(answer_figure(answer)))
     arithmetic = [f for f in figures if is_arithmetic(f)]
     assert len(arithmetic) >= 3
     for figure in arithmetic:
@@ -155,7 +154,7 @@ def test_every_formula_gives_the_value_beside_it_and_every_headline_is_explained
 
 @pytest.mark.parametrize(("kind", "asked"), CASES, ids=str)
 def test_leaves_are_facts_with_a_source_calibrations_with_their_data_or_given(kind: str, asked: dict[str, Any]) -> None:
-    figures = list(walk(figure_of(answer_to(kind, asked))))
+    figures = list(walk(answer_figure(answer_to(kind, asked))))
     facts = [f for f in figures if f.kind == "fact"]
     assert facts
     assert all(f.source for f in facts)
@@ -169,7 +168,7 @@ def test_leaves_are_facts_with_a_source_calibrations_with_their_data_or_given(ki
 
 def test_kernels_take_no_less_than_their_work_at_datasheet_rates() -> None:
     answer = answer_to("train", TRAINING[0])
-    kernels = [f for f in walk(figure_of(answer)) if f.formula == "kernel model" and len(f.inputs) == 4]
+    kernels = [f for f in walk(answer_figure(answer)) if f.formula == "kernel model" and len(f.inputs) == 4]
     assert len(kernels) > 15
     for kernel in kernels:
         flops, moved, rate, bandwidth = (float(f.value or 0) for f in kernel.inputs)
@@ -190,7 +189,7 @@ PASSES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("asked", PASSES, ids=str)
 def test_each_operation_of_a_pass_says_where_it_comes_from(asked: dict[str, Any]) -> None:
     answer = flopwise.advise(**asked)
-    tree = figure_of(answer)
+    tree = answer.figure()
     for figure in filter(is_arithmetic, walk(tree)):
         assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula
     named = {one.name: one for one in tree.inputs}
@@ -215,7 +214,7 @@ def test_each_operation_of_a_pass_says_where_it_comes_from(asked: dict[str, Any]
 
 def test_each_figure_of_a_format_says_where_it_comes_from() -> None:
     answer = flopwise.fit("Llama-3.1-8B", gpu="rtx4090", context=4096, formats="bf16,awq,fp8")
-    tree = figure_of(answer)
+    tree = answer.figure()
     for figure in filter(is_arithmetic, walk(tree)):
         assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula
     named = {one.name: one.value for one in tree.inputs}
@@ -234,7 +233,7 @@ def test_each_figure_of_a_format_says_where_it_comes_from() -> None:
 
 def test_percentiles_of_a_load_and_sums_over_replicas_say_where_they_come_from() -> None:
     answer = flopwise.serve("Llama-3.1-8B", gpu="l40s", gpus=4, rate=6.0)
-    named = {one.name: one for one in figure_of(answer).inputs}
+    named = {one.name: one for one in answer_figure(answer).inputs}
     shown, load = answer.document(), answer.under_load
     assert load is not None
     for percentile in ("p50", "p99"):
@@ -249,7 +248,7 @@ def test_percentiles_of_a_load_and_sums_over_replicas_say_where_they_come_from()
         assert named[f"{name} of all replicas"].value == shown[key] == 4 * float(named[name].value or 0.0)
     assert named["requests per second of all replicas"].value == pytest.approx(6.0)
     assert named["share of datasheet rates"].value == pytest.approx(shown["utilisation_frac"])
-    one = {figure.name for figure in figure_of(flopwise.serve("Llama-3.1-8B", gpu="l40s", rate=6000.0)).inputs}
+    one = {figure.name for figure in answer_figure(flopwise.serve("Llama-3.1-8B", gpu="l40s", rate=6000.0)).inputs}
     assert "TTFT at p50" not in one, "nothing waits for ever"
 
 
@@ -286,7 +285,7 @@ def test_only_questions_can_be_explained() -> None:
 
 
 def kinds_of(kind: str, asked: dict[str, Any]) -> dict[str, str]:
-    return {figure.name: figure.kind for figure in walk(figure_of(answer_to(kind, asked)))}
+    return {figure.name: figure.kind for figure in walk(answer_figure(answer_to(kind, asked)))}
 
 
 def test_only_what_was_said_is_called_given() -> None:
@@ -395,7 +394,7 @@ def test_each_figure_of_a_plan_says_where_it_comes_from(asked: dict[str, Any]) -
 def test_the_ends_of_the_memory_say_where_they_come_from(kind: str) -> None:
     question = {"gpu": "h100", "gpus": 8} if kind == "train" else {"gpu": "l40s", "rate": 2}
     found = getattr(flopwise, kind)("Llama-3.1-8B", **question)
-    named, memory = {one.name: one for one in walk(figure_of(found))}, found.memory
+    named, memory = {one.name: one for one in walk(answer_figure(found))}, found.memory
     assert recomputed(named["memory per GPU, low"]) == pytest.approx(memory.low_bytes)
     assert recomputed(named["memory per GPU, high"]) == pytest.approx(memory.high_bytes)
     assert memory.low_bytes < memory.per_gpu_bytes < memory.high_bytes
@@ -426,7 +425,7 @@ ROOFS: list[tuple[str | None, dict[str, Any]]] = [
 @pytest.mark.parametrize(("model", "asked"), ROOFS, ids=str)
 def test_each_figure_of_a_roofline_says_where_it_comes_from(model: str | None, asked: dict[str, Any]) -> None:
     found = flopwise.roofline(model, **asked)
-    tree = figure_of(found)
+    tree = answer_figure(found)
     named = {one.name: one for one in walk(tree)}
     for figure in filter(is_arithmetic, walk(tree)):
         assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6), figure.formula
@@ -508,7 +507,7 @@ def test_what_a_change_saves_is_the_difference_of_two_answers(
     asked: dict[str, Any], change: str, option: dict[str, Any]
 ) -> None:
     found, then = flopwise.memory(**asked), flopwise.memory(**asked, **option)
-    named = {one.name: one for one in walk(figure_of(found))}
+    named = {one.name: one for one in walk(answer_figure(found))}
     after, saved = named[f"memory with the change: {change}"], named[f"saved by the change: {change}"]
     assert after.value == pytest.approx(then.per_gpu_bytes)
     assert saved.value == pytest.approx(found.per_gpu_bytes - then.per_gpu_bytes)
@@ -531,14 +530,14 @@ def _rule(named: dict[str, Figure], name: str) -> tuple[float, dict[str, float],
 def test_rules_of_thumb_say_what_they_are_made_of() -> None:
     """By hand: Llama-3.1-8B has 8,030,261,248 parameters in 16 bits; an L40S has 864 GB/s, an H100 85.5 GB."""
     served = flopwise.serve("Llama-3.1-8B", gpu="l40s", rate=2.0)
-    named = {one.name: one for one in walk(figure_of(served))}
+    named = {one.name: one for one in walk(answer_figure(served))}
     said, values, off = _rule(named, "time per token")
     assert values == {"weights of the model": 16_060_522_496, "L40S memory bandwidth": 864e9}
     assert said == pytest.approx(16_060_522_496 / 864e9)
     assert off == pytest.approx(said / float(served.estimate.tpot_s.value) - 1)  # type: ignore[union-attr]  # it decodes
 
     trained = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, tokens=1e9)
-    named = {one.name: one for one in walk(figure_of(trained))}
+    named = {one.name: one for one in walk(answer_figure(trained))}
     said, values, _ = _rule(named, "6 N D")
     assert values == {"active parameters of the model": 8_030_261_248, "tokens trained on": 1e9}
     assert said == pytest.approx(6 * 8_030_261_248 * 1e9)
@@ -554,7 +553,7 @@ def test_rules_of_thumb_say_what_they_are_made_of() -> None:
     }
     assert said == math.ceil(6 * 8_030_261_248 * 2 / 85_520_809_984) == 2
     step = flopwise.train("Llama-3.1-8B", gpu="h100", gpus=8, seq=2048, global_batch=64)
-    named = {one.name: one for one in walk(figure_of(step))}
+    named = {one.name: one for one in walk(answer_figure(step))}
     assert _rule(named, "6 N D")[1]["tokens trained on"] == 2048 * 64
 
 
@@ -571,7 +570,7 @@ def test_the_memory_of_a_service_is_explained_for_the_requests_that_it_holds(
 ) -> None:
     """One where none fits, and not all that are asked for where fewer do."""
     answer = flopwise.serve(model, **asked)
-    named = {one.name: one.value for one in walk(figure_of(answer))}
+    named = {one.name: one.value for one in walk(answer_figure(answer))}
     assert answer.fits is fits
     assert named["memory per GPU"] == pytest.approx(answer.memory.per_gpu_bytes)
     assert named["KV cache"] == pytest.approx(dict(answer.memory.items)["KV cache"])
@@ -588,7 +587,7 @@ def test_the_memory_of_a_service_is_explained_for_the_requests_that_it_holds(
 )
 def test_networks_known_by_their_samples_say_where_their_figures_come_from(asked: dict[str, Any]) -> None:
     found = flopwise.train("resnet50", **asked)
-    figures = list(walk(figure_of(found)))
+    figures = list(walk(answer_figure(found)))
     for figure in filter(is_arithmetic, figures):
         assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-12), figure.formula
     named, shown = {one.name: one.value for one in figures}, found.document()
@@ -606,7 +605,7 @@ def test_networks_known_by_their_samples_say_where_their_figures_come_from(asked
     memory = flopwise.memory("resnet50", **{key: asked[key] for key in ("gpu", "micro_batch") if key in asked})
     assert found.memory is not None
     assert named["memory per GPU"] == pytest.approx(found.memory.per_gpu_bytes)
-    assert figure_of(memory).inputs[0].value == pytest.approx(memory.per_gpu_bytes)
+    assert answer_figure(memory).inputs[0].value == pytest.approx(memory.per_gpu_bytes)
     for remedy in found.memory.remedies:
         assert named[f"saved by the change: {remedy.change}"] == remedy.saves_bytes
     assert bool(found.memory.remedies) == ("micro_batch" in asked)
@@ -623,8 +622,8 @@ def test_networks_known_by_their_samples_say_where_their_figures_come_from(asked
 def test_a_power_limit_stands_beside_what_a_device_reaches_without_it() -> None:
     """By hand, as in tests/cost/test_sustained.py: an RTX 3090 at 220 of 350 W reads at 0.692 of its rate."""
     asked: dict[str, Any] = {"model": "gpt2", "gpu": "rtx 3090", "task": "serve", "batch": 2, "seq": 512}
-    named = {one.name: one for one in walk(figure_of(flopwise.advise(**asked, power_limit=220)))}
+    named = {one.name: one for one in walk(flopwise.advise(**asked, power_limit=220).figure())}
     share = named["share of the bandwidth under the power limit"]
     assert share.value == pytest.approx(0.692, abs=1e-3)
     assert named["dram_frac"].value == 0.96
-    assert not any("under the power limit" in one.name for one in walk(figure_of(flopwise.advise(**asked))))
+    assert not any("under the power limit" in one.name for one in walk(flopwise.advise(**asked).figure()))

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import flopwise
-from flopwise.api import facts
 from flopwise.errors import MissingFactError, SpecError, UnknownNameError
+from flopwise.facts.catalog import load_facts
+from flopwise.facts.models.catalog import load_model
+from flopwise.ops.model_card import ModelCard
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -42,8 +44,8 @@ def test_filters_narrow_the_accelerators() -> None:
 
 
 def test_a_spelling_that_leaves_the_variant_open_says_what_was_taken() -> None:
-    assert facts.gpu("h100").note
-    assert facts.gpu("H100-SXM-80").note is None
+    assert load_facts().resolve("h100").note
+    assert load_facts().resolve("H100-SXM-80").note is None
 
 
 def test_offers_by_instance_and_price() -> None:
@@ -54,7 +56,7 @@ def test_offers_by_instance_and_price() -> None:
 
 
 def test_a_model_card_counts_parameters_and_operations(llama: str) -> None:
-    card = facts.model(llama, batch=2, seq=1024)
+    card = ModelCard.of(load_model(llama), 2, 1024)
     # The published count of Llama-3.1-8B (its config.json), and 2 operations for each weight of a matmul and token.
     assert card.parameters == card.active_parameters == 8_030_261_248
     assert sum(g.numel * g.layers for g in card.groups) == card.parameters
@@ -68,10 +70,11 @@ def test_a_model_card_counts_parameters_and_operations(llama: str) -> None:
 
 
 def test_a_card_without_a_shape_counts_no_operations_and_half_a_shape_is_an_error(llama: str) -> None:
-    assert facts.model(llama).counts is None
-    assert facts.model(llama, seq=128).counts == facts.model(llama, batch=1, seq=128).counts
+    model = load_model(llama)
+    assert ModelCard.of(model).counts is None
+    assert ModelCard.of(model, seq=128).counts == ModelCard.of(model, 1, 128).counts
     with pytest.raises(SpecError, match="--seq"):
-        facts.model(llama, batch=2)
+        ModelCard.of(model, 2)
 
 
 def test_missing_facts_stay_missing() -> None:

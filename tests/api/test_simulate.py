@@ -8,8 +8,9 @@ import pytest
 
 from flopwise import cli
 from flopwise.api.serve import serve
-from flopwise.api.simulate import simulate, vertical
+from flopwise.api.simulate import simulate
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.serving.sim.elasticity import replica_sizes
 from flopwise.serving.sim.result import Slo
 from flopwise.serving.sim.source import Traffic
 
@@ -210,7 +211,7 @@ def test_replicas_are_paid_until_the_last_answer() -> None:
     assert run.summary.replica_hours == pytest.approx(3 * run.simulated.outcome.finish_ps.max() / 3.6e15, rel=1e-12)
     assert run.cost_usd == pytest.approx(2.0 * run.summary.replica_hours)
     traffic = Traffic(rate=2.0, requests=20, input_tokens="512", output_tokens="64")
-    same = vertical(MODEL, replicas=3, traffic=traffic, gpu="h100")
+    same = replica_sizes(MODEL, replicas=3, traffic=traffic, gpu="h100")
     assert same[0].provision is not None
     assert same[0].provision.replica_hours == run.summary.replica_hours
 

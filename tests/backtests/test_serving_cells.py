@@ -29,7 +29,7 @@ from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.formats import BF16
 from flopwise.ops.weights import weight_bytes
-from flopwise.serving.estimate import estimate
+from flopwise.serving.estimate import estimate, job_memory
 from flopwise.serving.job import Ranged
 from flopwise.serving.memory import ServingLayout
 from named import FACTS
@@ -405,6 +405,31 @@ def test_limits_that_trtllm_bench_starts_engines_with() -> None:
     assert BenchLimits.of(model, ServingLayout(), *how, (128, 128), 30_000).batch == 4096  # at most
     others = (FACTS.weight_format("mxfp4"), *how[1:])
     assert BenchLimits.of(model, ServingLayout(), *others, (1000, 1000), 10)[:2] == (2048, 8192 - 10)  # not computed
+
+
+def test_caches_of_trtllm_bench_leave_room_for_the_largest_graph() -> None:
+    """Llama-4-Maverick in fp8 on eight H100s with attention replicas of one each, 128 and 2,048 tokens: 1,280 at once.
+
+    The graph of so many: experts have the 1,280 of each replica, in 16 bits 16,384 elements that the first product
+    makes and 8,192 that the last one reads, 503 MB; 105 MB of gathered tokens and 26 MB of a layer's own; logits of
+    202,048 entries in 6 bytes, 1,552 MB. 2,186 MB, of which 500 are taken for graphs in any case, do not fit in 10 % of
+    the 16.3 GB that are free, but in 15 %. On B200s 4,096 run at once: 6.5 GB are 5.6 % of the 117 GB that they leave.
+    """
+    cells = {
+        "mode": "offline_max_throughput", "gpus": "8", "tp": "8", "attention_dp": "yes", "weights": "fp8",
+        "model": "Llama-4-Maverick", "engine": "TensorRT-LLM", "engine_version": "1.0", "input_tokens": "128",
+        "output_tokens": "2048",
+    }  # fmt: skip
+    graph = 1280 * (2 * (8 * (16_384 + 8_192) + 8 * 5120 + 2 * 5120) + 6 * 202_048)
+    assert graph == pytest.approx(2.186e9, rel=1e-3)
+    for gpu, batch, frac in (("H100-SXM", 1280, 0.85), ("B200", 4096, 0.9)):
+        job, _ = row_job(cells | {"gpu": gpu}, FACTS)
+        assert (job.graph_batches[-1], job.memory_frac) == (batch, frac)
+        free = float(job_memory(job).kv_budget_bytes) / frac
+        assert (1 - frac) * free >= graph * batch / 1280 - 0.5e9 > (0.95 - frac) * free  # and not at 5 % more
+    assert (
+        row_job(cells | {"gpu": "H100-SXM", "engine_version": "0.20"}, FACTS)[0].memory_frac == 0.95
+    )  # no such graphs
 
 
 def test_replicas_that_read_prompts_together_answer_a_third_more() -> None:

@@ -251,13 +251,13 @@ def test_what_a_row_leaves_open_is_what_fits() -> None:
 
 
 def test_mixtures_on_megatron_compute_modules_again_before_whole_layers() -> None:
-    """NVIDIA's recipe of DeepSeek-V3 on GB200, April 2026: the up-projections of latent attention, no layer.
+    """NVIDIA's recipe of DeepSeek-V3 on B300, 2026: the up-projections of latent attention, no layer.
 
     Qwen3 has no such projections; on few devices its norms and activations run again instead. Others run whole layers.
     """
     row = {
-        "model": "DeepSeek-V3", "gpu": "GB200", "gpus": "256", "pp": "4", "ep": "64", "interleave": "4",
-        "micro_batch": "1", "global_batch": "4096", "seq_len": "4096", "precision": "mxfp8", "software": "nemo",
+        "model": "DeepSeek-V3", "gpu": "B300", "gpus": "256", "pp": "8", "ep": "8",
+        "micro_batch": "2", "global_batch": "4096", "seq_len": "4096", "precision": "mxfp8", "software": "nemo",
         "year": "2026", "month": "4",
     }  # fmt: skip
     job = row_job(row, FACTS)
@@ -280,12 +280,13 @@ def test_mixtures_on_megatron_compute_modules_again_before_whole_layers() -> Non
         (2048, 1, 480, 8), (4096, 1, 16, 4), (8192, 1, 16, 2), (32_768, 1, 4, 1),
         (2048, 4, 64, 4), (4096, 8, 64, 2), (8192, 8, 64, 1),
         (2048, 1, 6, 2), (2048, 1, 5, 1),
+        (2048, 64, 512, 2), (2048, 64, 256, 1), (2048, 35, 60, 1),  # 4 x 64 of 2; 4 x 64 of 1; fewer there are not
     ],
 )  # fmt: skip
 def test_an_unstated_micro_batch_has_the_usual_tokens(
     seq_len: int, stages: int, sequences: int | None, size: int
 ) -> None:
-    """The power of two next to 12,288 tokens, 6,144 in a pipeline, that makes up a replica's sequences."""
+    """The power of two next to 12,288 tokens, 6,144 in a pipeline of at least four a stage, that makes up a replica."""
     assert usual_micro_batch(seq_len, stages, sequences) == size
 
 

@@ -12,9 +12,9 @@ import pytest
 
 import flopwise
 from flopwise.api.buy_or_build import compare
-from flopwise.api.prices import stale_notes
 from flopwise.buy_or_build.alternatives import CostComparison, MonthlyTraffic
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
+from flopwise.price_import.age import age_notes
 
 VOLUME = 1e9
 AWS = {"providers": ["aws"], "gpus": ["l4", "l40s", "a100-80gb", "h100"]}
@@ -161,8 +161,8 @@ def test_it_is_a_document(found: CostComparison) -> None:
 
 
 def test_old_prices_are_named(found: CostComparison) -> None:
-    assert not stale_notes(found.price_dates(), day=dt.date(2026, 1, 1))
-    told = stale_notes(found.price_dates(), day=dt.date(2030, 1, 1))
+    assert not age_notes(found.price_dates(), dt.date(2026, 1, 1))
+    told = age_notes(found.price_dates(), dt.date(2030, 1, 1))
     assert all("days old" in note and "flopwise prices" in note for note in told)
     whole = [part.price_date for way in found.ways for part in (way.training, way.serving) if part is not None]
     assert 1 <= len(told) <= len([day for day in whole if day]), "a price of your own has no age"

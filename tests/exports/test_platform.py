@@ -11,9 +11,9 @@ from test_exported_files import faults, written
 import flopwise
 from browser import open_browser, printed_pages
 from flopwise import cli
+from flopwise.fleet.assessment import read_assessment
 from flopwise.report.content import document
 from flopwise.report.pages import html
-from flopwise.report.write import read_assessment
 
 ROOT = Path(__file__).parents[2]
 COMMAND = "flopwise assess examples/textnlp.yaml -o build/textnlp-report"

@@ -14,7 +14,8 @@ from flopwise.cost.rates import rates
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.calibration import FIELDS
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.profiles import checked_name, profile_names, profile_path, profiles_folder
+from flopwise.facts.profiles import profile_names, profile_path, profiles_folder
+from flopwise.fitting.profile import free_name
 
 
 def parameter(value: float, scope: str = "hopper") -> dict[str, Any]:
@@ -85,6 +86,6 @@ def test_names() -> None:
         load_facts(None, "c")
     for name in ("../a", "", ".a", "a/b", "a" * 81):
         with pytest.raises(SpecError):
-            checked_name(name)
+            free_name(name, force=True)
         with pytest.raises(UnknownNameError):
             profile_path(name)

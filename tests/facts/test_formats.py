@@ -90,6 +90,27 @@ def test_block_scales_of_fp8_are_counted_by_128_by_128() -> None:
     assert size == 2048 * 7168 + 4 * 16 * 56
 
 
+def test_deepseek_v4_has_eight_bits_beside_its_experts() -> None:
+    """Flash, by the tensors of its checkpoint (verl pull request 7895).
+
+    43 layers: 256 experts of 3 x 4,096 x 2,048 in 4.25 bits; queries by 1,024 to 64 x 512, one key of 512, outputs by
+    8 x 1,024, and a shared expert in 8 bits; so are the queries of the indexer in 21 of them; all else is in 16. With
+    the 44th layer, which predicts, that is what the hub holds: 148 GiB.
+    """
+    model = load_model("DeepSeek-V4-Flash")
+    experts = 43 * 256 * 3 * 4096 * 2048
+    attention = 4096 * 1024 + 1024 * 64 * 512 + 4096 * 512 + 2 * 4096 * 8192
+    eight = 43 * (attention + 3 * 4096 * 2048) + 21 * 1024 * 64 * 128
+    rest = 284_332_230_231 - experts - eight
+    size = weight_bytes(model, "mxfp4")
+    assert size == pytest.approx(experts * 4.25 / 8 + eight + 2 * rest, rel=1e-6)
+    ends = 2 * 2 * 129_280 * 4096
+    assert (size - ends) * 44 / 43 + ends == pytest.approx(148 * 2**30, rel=0.01)
+    assert weight_bytes(model, "nvfp4") != size
+    assert weight_bytes(model, "bf16") == 2 * 284_332_230_231
+    assert model.checkpoint_format == "mxfp4"
+
+
 @pytest.mark.parametrize("name", ["fp8", "int8", "awq", "gptq", "nf4", "nvfp4"])
 def test_embeddings_and_head_stay_in_16_bits(name: str) -> None:
     groups = weight_groups(LLAMA_8B, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from flopwise.errors import SpecError
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
-from flopwise.facts.models.families import FAMILIES
+from flopwise.facts.models.families import FAMILIES, STEERED
 from flopwise.ops.tensors import parameters
 
 ORACLE = Path(__file__).resolve().parents[1] / "oracle"
@@ -89,3 +90,18 @@ def test_kinds_of_layers_that_cannot_be(kinds: list[str]) -> None:
     config = {"model_type": "zamba2", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
     with pytest.raises(SpecError, match="layers_block_type"):
         model_from_config({**config, "vocab_size": 100, "layers_block_type": kinds}, name="z")
+
+
+def test_families_whose_routers_add_a_bias_are_those_of_transformers() -> None:
+    """A modeling file names the numbers that a router adds before it selects, or it has none."""
+    where = find_spec("transformers")
+    if where is None or not where.submodule_search_locations:
+        pytest.skip("transformers is the witness")
+    folder = Path(where.submodule_search_locations[0]) / "models"
+    files = {name: folder / name / f"modeling_{name}.py" for name in FAMILIES}
+    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.is_file()}
+    named = {name for name, text in texts.items() if "e_score_correction_bias" in text or "expert_bias" in text}
+    assert len(named) > 15
+    assert named - STEERED == set()
+    assert STEERED.intersection(texts) - named == {"kimi_k25"}  # its language model is a DeepSeek V3
+    assert set(FAMILIES) >= STEERED

@@ -11,7 +11,8 @@ from each import each
 from flopwise.api.facts import instances
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
-from flopwise.facts.offers import PURCHASES, Offer, known_region, region_names
+from flopwise.facts.defaults import PURCHASES
+from flopwise.facts.offers import Offer, known_region, region_names
 from flopwise.options import PROVIDER_ALIASES
 
 FACTS = load_facts()
@@ -280,12 +281,16 @@ def test_offers_of_a_folder_count_for_an_accelerator(tmp_path: Path) -> None:
         ({"region": "westeurop"}, "unknown region 'westeurop'; nearest: westeurope"),
         ({"gpu": "h1000"}, "unknown accelerator 'h1000'; nearest"),
         ({"name": "p5.48xlarg"}, "unknown instance 'p5.48xlarg'; nearest: p5.48xlarge"),
-        ({"kind": "fpga"}, "unknown kind of accelerator 'fpga'"),
     ],
 )
 def test_a_filter_that_fits_nothing_known_names_the_nearest(filters: dict[str, str], message: str) -> None:
     with pytest.raises(UnknownNameError, match=message):
-        instances(**filters)  # type: ignore[arg-type]
+        instances(**filters)
+
+
+def test_a_kind_of_device_is_one_of_a_few() -> None:
+    with pytest.raises(SpecError, match="kind: 'fpga' is not one of gpu, tpu, npu, soc, cpu"):
+        instances(kind="fpga")
 
 
 @pytest.mark.parametrize(("given", "offered"), [("amazon", "aws"), ("Google Cloud", "gcp"), ("lambda-labs", "lambda")])

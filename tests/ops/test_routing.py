@@ -15,6 +15,7 @@ from flopwise.ops.routing import (
     hottest_rank_load,
     touched_frac,
     usual_skew,
+    zipf_exponent,
 )
 
 
@@ -111,16 +112,37 @@ def test_experts_that_nobody_balances_load_ranks_as_measured() -> None:
     assert usual_skew(32, 16) == 2.0  # no expert has a token twice
 
 
+def test_experts_that_a_loss_alone_evened_out_are_less_even() -> None:
+    """Of 256 experts the shares by the power 0.8 of the rank, 1, 0.5743, 0.4152 ..., are 10.726 times the first in all:
+    it has 9.323 % of the tokens. Its rank of four has 63 of 255 others, 0.2471 x 90.68 % = 22.40 %, 31.73 % in all:
+    1.269 times the mean; its rank of 32 has 7, 2.489 %: 3.780 times, where DeepSeek-R1's has 2.33 times.
+
+    Mixtral's eight experts are taken as groups of 32: 8 (9.323 % + 31 / 255 x 90.68 %) = 1.628 times the mean.
+    """
+    total = sum(rank**-0.8 for rank in range(1, 257))
+    assert total == pytest.approx(10.726, rel=1e-4)
+    assert usual_skew(256, 8, steered=False) == pytest.approx(256 / total)
+    for ranks, load in ((4, 1.269), (32, 3.780)):
+        for experts in (256, 128, 64):
+            skew = usual_skew(experts, 1, steered=False)
+            assert float(hottest_rank_load(experts, skew, ranks)) == pytest.approx(load, rel=0.01)
+    assert usual_skew(8, 2, steered=False) == pytest.approx(1.628, rel=1e-3)
+    assert usual_skew(4, 4, steered=False) == 1.0  # no expert has a token twice
+    assert zipf_exponent(256, usual_skew(256, 8, steered=False)) == pytest.approx(0.8)
+    assert zipf_exponent(256, usual_skew(256, 8)) == pytest.approx(0.594, abs=1e-3)
+
+
 @pytest.mark.parametrize(("experts", "top_k"), [(256, 8), (128, 4), (384, 8), (32, 4)])
+@pytest.mark.parametrize("steered", [True, False])
 @pytest.mark.parametrize("tokens", [1, 4, 32, 128, 1024])
-def test_popular_experts_leave_others_without_a_token(experts: int, top_k: int, tokens: int) -> None:
+def test_popular_experts_leave_others_without_a_token(experts: int, top_k: int, tokens: int, *, steered: bool) -> None:
     """Sampled: each token takes its k experts without repetition, by their popularity (Gumbel's largest of keys)."""
-    skew, rng = usual_skew(experts, top_k), np.random.default_rng(5)
+    skew, rng = usual_skew(experts, top_k, steered=steered), np.random.default_rng(5)
     keys = np.log(expert_shares(experts, skew)) + rng.gumbel(size=(max(4096 // tokens, 4), tokens, experts))
     chosen = keys.argpartition(experts - top_k, axis=2)[:, :, -top_k:].reshape(len(keys), -1)
     counted = np.mean([len(set(each)) for each in chosen.tolist()]) / experts
     found = float(touched_frac(experts, top_k, float(tokens), skew))
-    assert found == pytest.approx(counted, rel=0.04)
+    assert found == pytest.approx(counted, rel=0.04 if steered else 0.05)
     even = float(touched_frac(experts, top_k, float(tokens)))
     assert even == pytest.approx(1 - (1 - top_k / experts) ** tokens)
     assert found <= even * (1 + 1e-9)

@@ -164,7 +164,7 @@ def test_imports_at_once_leave_a_whole_file() -> None:
             assert len(held) == 200
             assert len({offer.on_demand_usd_per_hour for offer in held}) == 1
     assert [writer.exception() for writer in writers] == [None] * 20
-    assert [held.name for held in imports.imported_files()] == ["shared"]
+    assert [held.name for held in imports.list_prices()] == ["shared"]
     assert [path.name for path in Path(price_files.prices_folder()).iterdir()] == ["shared.csv"]
 
 
@@ -216,7 +216,7 @@ def test_the_last_import_of_an_offer_holds_and_removing_it_brings_back_the_one_b
     imports.write_prices("later", [{**table.rows[0], "on_demand_usd_per_hour": 30.0}])
     mine = imports.price_file("mine")
     os.utime(mine, (1, 1))
-    assert [held.name for held in imports.imported_files()] == ["mine", "later"]
+    assert [held.name for held in imports.list_prices()] == ["mine", "later"]
     assert offers()[KEY].on_demand_usd_per_hour == 30
     imports.remove_prices("later")
     assert offers()[KEY].on_demand_usd_per_hour == 40

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from imported_runs import expectation, stored
 
-import flopwise.api.run_reports as api
+import flopwise.records.reports as api
 from flopwise.report.blocks import Curve, Curves, Document, Section
 from flopwise.report.pages import curves_svg, html, markdown
 

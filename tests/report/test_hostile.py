@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flopwise.fleet.assessment import Assessment
+from flopwise.fleet.assessment import Assessment, read_assessment
 from flopwise.report.changes import changes
 from flopwise.report.content import document
 from flopwise.report.pages import html, markdown
-from flopwise.report.write import read_assessment, write_report
+from flopwise.report.write import write_report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
 sys.path.insert(0, str(Path(__file__).parent))

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwise.errors import SpecError
+from flopwise.fleet.assessment import read_assessment
 from flopwise.report import write
 from flopwise.report.content import document
 from flopwise.report.pages import html, markdown, markdown_text
 from flopwise.report.words import usd
-from flopwise.report.write import plan_file, read_assessment, write_report
+from flopwise.report.write import plan_file, write_report
 
 sys.path.insert(0, str(Path(__file__).parent))
 from samples import assessment, workload

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError
+from flopwise.fleet.assessment import read_assessment
 from flopwise.report import write
-from flopwise.report.write import plan_file, read_assessment, write_report
+from flopwise.report.write import plan_file, write_report
 from flopwise.search.answer import Plan
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -15,7 +15,6 @@ from flopwise.search import joined_replicas
 from flopwise.search.answer import RejectionLog
 from flopwise.search.deployments import (
     SIZED,
-    JoinedReplicas,
     KeptAnswers,
     ReplicaQuestion,
     SizedReplicas,
@@ -24,24 +23,25 @@ from flopwise.search.deployments import (
     size_together,
     sized_replicas,
 )
-from flopwise.search.joined_replicas import JoinedRunner
+from flopwise.search.joined_replicas import JoinedReplicas, JoinedRunner
 from flopwise.search.nodes import NodeKind, node_kinds
 from flopwise.search.plan_serving import nodes_with_engine
 from flopwise.search.replica import with_facts
 from flopwise.search.workload import Resolved
 from flopwise.search.workload_file import workload_from
-from flopwise.serving.steady import closed_loop, full_step_s
+from flopwise.serving.sessions import SessionTraffic
+from flopwise.serving.steady import closed_loop
 from flopwise.serving.techniques import request_work, runner
 
 FACTS = load_facts()
 MODELS = ("Llama-3.1-8B", "Mixtral-8x7B")
 
 
-def asked(model: str, gpu: str, rate: float = 7.0) -> tuple[Resolved, list[NodeKind]]:
+def asked(model: str, gpu: str, rate: float = 7.0, **techniques: Any) -> tuple[Resolved, list[NodeKind]]:
     """A service, and the nodes with one device that it may run on."""
     workload = with_facts(
         workload_from({
-            "model": model, "task": "serve", "constraints": {"gpus": [gpu], "max_gpus": 16},
+            "model": model, "task": "serve", "constraints": {"gpus": [gpu], "max_gpus": 16}, "techniques": techniques,
             "traffic": {"requests_per_s": rate, "input_tokens": 700, "output_tokens": 150},
         }), FACTS,
     )  # fmt: skip
@@ -49,8 +49,10 @@ def asked(model: str, gpu: str, rate: float = 7.0) -> tuple[Resolved, list[NodeK
     return workload, nodes_with_engine(node_kinds(workload, FACTS, log), workload, FACTS.model(model), log)
 
 
-def questions(model: str, gpu: str, weights: str = "bf16", kv_dtype: str = "bf16") -> list[ReplicaQuestion]:
-    workload, nodes = asked(model, gpu)
+def questions(
+    model: str, gpu: str, weights: str = "bf16", kv_dtype: str = "bf16", **techniques: Any
+) -> list[ReplicaQuestion]:
+    workload, nodes = asked(model, gpu, **techniques)
     forms = FACTS.weight_format(weights), FACTS.cache_format(kv_dtype)
     return [ReplicaQuestion.of(FACTS.model(model), workload, node, *forms) for node in nodes]
 
@@ -77,11 +79,8 @@ def test_rows_of_several_nodes_are_timed_as_each_alone(model: str) -> None:
     assert len(some) > 3
     for one in some:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
-        alone = closed_loop(machine, layout, one.batch, *work, only_seconds=True)
         assert one.steady is not None
-        same(one.steady, alone)
-        full_s = full_step_s(machine, layout, alone.batch, *work)
-        np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+        same(one.steady, closed_loop(machine, layout, one.batch, *work, only_seconds=True))
 
 
 def test_batches_in_between_are_sized_together_as_each_alone() -> None:
@@ -141,19 +140,18 @@ def test_kernels_of_rows_that_differ_in_their_links_alone_are_timed_once(monkeyp
                 columns = ([*one[:-2], *one.decode, *one.mixed] for one in steady)
                 for mine, theirs in zip(*columns, strict=True):
                     np.testing.assert_array_equal(mine, theirs)
-                np.testing.assert_array_equal(once.full_s, each.full_s)
 
 
 def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices with other figures stand in one column, one without bf16 (T4) among them; a CPU in one of its own."""
     calls: list[int] = []
-    together = deployments_file._closed_loops
+    together = deployments_file._in_closed_loops
 
-    def counted(some: Any, **asked: Any) -> Any:
+    def counted(some: Any) -> Any:
         calls.append(len(some))
-        return together(some, **asked)
+        return together(some)
 
-    monkeypatch.setattr(deployments_file, "_closed_loops", counted)
+    monkeypatch.setattr(deployments_file, "_in_closed_loops", counted)
     gpus = ("A100-SXM-80", "h100", "l4", "l40s", "t4", "Xeon Platinum 8488C")
     group = [question for gpu in gpus for question in questions("Llama-3.1-8B", gpu)]
     SIZED.clear()
@@ -165,9 +163,7 @@ def test_replicas_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
     for one in sized:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
         assert one.steady is not None
-        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work, only_seconds=True))
-        full_s = full_step_s(machine, layout, alone.batch, *work)
-        np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+        same(one.steady, closed_loop(machine, layout, one.batch, *work, only_seconds=True))
 
 
 @pytest.mark.parametrize(("model", "kv_dtype"), [("Llama-3.1-8B", "fp8"), ("MiniMax-M2", "bf16")])
@@ -187,9 +183,88 @@ def test_replicas_in_several_formats_are_timed_as_each_alone(model: str, kv_dtyp
     for one in sized[::11]:
         machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
         assert one.steady is not None
-        same(one.steady, alone := closed_loop(machine, layout, one.batch, *work, only_seconds=True))
-        full_s = full_step_s(machine, layout, alone.batch, *work)
-        np.testing.assert_allclose(one.full_s, np.broadcast_to(full_s, one.batch.shape), rtol=1e-12)
+        same(one.steady, closed_loop(machine, layout, one.batch, *work, only_seconds=True))
+
+
+TECHNIQUES: dict[str, tuple[str, dict[str, Any]]] = {
+    "images": ("Qwen2.5-VL-7B", {"images": 2, "image_tokens": 200}),
+    "a draft of its own": ("Llama-3.1-70B", {"draft": "Llama-3.2-1B", "acceptance": 0.6}),
+    "a block that drafts": ("MiniMax-M2", {"draft": "eagle", "acceptance": 0.6}),
+    "adapters and grammars": ("Llama-3.1-8B", {"adapters": 8, "structured": 0.5}),
+    "two halves of a step": ("DeepSeek-V3", {"overlap": True, "redundant_experts": 32}),
+    "cached prefixes": ("Mixtral-8x7B", {"shared_prefix": 200, "kv_keep": 0.5}),
+}
+
+
+@pytest.mark.parametrize("used", TECHNIQUES)
+def test_replicas_with_techniques_are_timed_as_each_alone(used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan with images timed every node by itself and took six times as long; nothing of it is kept for others."""
+    model, techniques = TECHNIQUES[used]
+    calls: list[int] = []
+    together = deployments_file._in_closed_loops
+
+    def counted(some: Any) -> Any:
+        calls.append(len(some))
+        return together(some)
+
+    monkeypatch.setattr(deployments_file, "_in_closed_loops", counted)
+    SIZED.clear()
+    group = [
+        question for gpu in ("h100", "h200", "A100-SXM-80") for question in questions(model, gpu, "fp8", **techniques)
+    ]
+    found = size_together(group)
+    assert not any(question in SIZED for question in group)
+    sized = [one for one in found.values() if isinstance(one, SizedReplicas)]
+    assert len(calls) < len(sized) / 3
+    for one in sized[::5]:
+        machine, layout, work = runner(one.job), one.job.layout, request_work(one.job)
+        assert one.steady is not None
+        same(one.steady, closed_loop(machine, layout, one.batch, *work, only_seconds=True))
+    answers = [(question, answer) for question, answer in found.items() if isinstance(answer, SizedReplicas)]
+    for answer, seen in list(zip(answers, deployments_together(answers), strict=True))[::5]:
+        (alone,) = deployments_together([answer])
+        assert seen is not None
+        assert alone is not None
+        same((seen.ttft_s, seen.tpot_s, seen.watts_frac), (alone.ttft_s, alone.tpot_s, alone.watts_frac))
+
+
+def test_sessions_are_settled_together_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share of histories that caches hold, and replicas with it, node by node and in one column."""
+    calls: list[int] = []
+    together = deployments_file._in_closed_loops
+
+    def counted(some: Any) -> Any:
+        calls.append(len(some))
+        return together(some)
+
+    monkeypatch.setattr(deployments_file, "_in_closed_loops", counted)
+    plain, _ = asked("Llama-3.1-8B", "h100")
+    sessions = SessionTraffic(turns=5, input_tokens=400, output_tokens=150, think_s=30.0, kv_stores="host=30GB")
+    workload, model = replace(plain, sessions=sessions, input_tokens=1500), FACTS.model("Llama-3.1-8B")
+    forms = FACTS.weight_format("bf16"), FACTS.cache_format("bf16")
+    nodes = [node for gpu in ("h100", "A100-SXM-80") for node in asked("Llama-3.1-8B", gpu)[1]]
+    found = size_together([ReplicaQuestion.of(model, workload, node, *forms) for node in nodes])
+    answers = [(question, one) for question, one in found.items() if isinstance(one, SizedReplicas)]
+    assert len(calls) < len(answers) / 3
+    for (question, one), seen in list(zip(answers, deployments_together(answers), strict=True))[::4]:
+        alone = sized_replicas(question)
+        assert isinstance(alone, SizedReplicas)
+        assert one.steady is not None
+        assert alone.steady is not None
+        hits = np.asarray(one.known["found_frac"])
+        assert hits.max() > hits.min() > 0
+        np.testing.assert_allclose(hits, alone.known["found_frac"], rtol=1e-9)
+        np.testing.assert_allclose(one.fetch_s, alone.fetch_s, rtol=1e-9)
+        np.testing.assert_allclose(one.steady.ttft_s, alone.steady.ttft_s, rtol=1e-9)
+        (other,) = deployments_together([(question, alone)])
+        assert seen is not None
+        assert other is not None
+        for name in ("ttft_s", "tpot_s", "replicas", "found_frac"):
+            np.testing.assert_allclose(getattr(seen, name), getattr(other, name), rtol=1e-9, err_msg=name)
+
+
+def test_layers_in_the_memory_of_the_host_are_timed_node_by_node() -> None:
+    assert not size_together(questions("Llama-3.1-8B", "h100", offload_weights=0.5))
 
 
 @pytest.mark.parametrize("less", ["adapters", "share"])
@@ -323,13 +398,13 @@ def test_encoders_on_several_devices_are_timed_as_each_alone(monkeypatch: pytest
     answers = [(question, sized_replicas(question)) for question in group]
     alone = [deployments_together([answer])[0] for answer in answers]
     steps: list[JoinedRunner] = []
-    of_joined = JoinedRunner.kernels_time
+    of_joined = JoinedRunner.kernels_times
 
     def counted(self: JoinedRunner, *given: Any, **named: Any) -> Any:
         steps.append(self)
         return of_joined(self, *given, **named)
 
-    monkeypatch.setattr(JoinedRunner, "kernels_time", counted)
+    monkeypatch.setattr(JoinedRunner, "kernels_times", counted)
     together = deployments_together(answers)
     assert 0 < len(set(map(id, steps))) < len(group) / 2
     for found, other in zip(together, alone, strict=True):

@@ -61,6 +61,14 @@ def test_who_says_the_software_or_names_devices_asks_for_no_port(said: dict[str,
     assert flopwise.plan({**SERVICE, **said}).if_you_port == []
 
 
+def test_a_service_with_stores_of_caches_is_planned_over_all_devices() -> None:
+    """The search for ports refused it: nothing that is not shown has such stores."""
+    traffic = {"requests_per_s": 0.2, "turns": 3, "think": 20, "kv_stores": "host=20GB"}
+    answer = flopwise.plan({**SERVICE, "traffic": {**SERVICE["traffic"], **traffic}, "constraints": {"max_gpus": 1}})
+    assert answer.plans
+    assert answer.if_you_port == []
+
+
 def test_ports_of_a_training_run_are_the_cheapest_of_each_software() -> None:
     """Searches for it leave out machines that cannot be the cheapest; none of those would have been."""
     document = {"model": "Llama-3.2-1B", "task": "finetune", "data": {"tokens": "20M"}, "constraints": {"max_gpus": 8}}

@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 import flopwise
-from flopwise.api.plan import workload
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.search.plan import plan
 from flopwise.search.run_job import candidate_job, conditions
-from flopwise.search.workload_file import parse_workload
+from flopwise.search.workload_file import parse_workload, read_workload
 from flopwise.training.estimate import estimate
 from flopwise.training.goodput import goodput_frac
 from flopwise.training.job import DEFAULT_CONDITIONS
@@ -27,7 +26,7 @@ def test_spot_alone_is_interrupted_whoever_sells_it() -> None:
 
 
 def test_plans_on_spot_take_as_long_as_the_estimate_says() -> None:
-    wanted = workload(
+    wanted = read_workload(
         {
             "model": "Llama-3.1-8B",
             "task": "pretrain",

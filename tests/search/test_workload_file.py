@@ -5,10 +5,9 @@ import jsonschema
 import pytest
 import yaml
 
-from flopwise.api.plan import workload
 from flopwise.errors import SpecError
 from flopwise.search.workload import schema
-from flopwise.search.workload_file import parse_workload, workload_from
+from flopwise.search.workload_file import parse_workload, read_workload, workload_from
 from flopwise.training.spec import divisible_batch
 
 GOOD = """\
@@ -127,19 +126,19 @@ def test_files_that_are_no_workloads(tmp_path: Path) -> None:
     binary = tmp_path / "w.yaml"
     binary.write_bytes(b"\x80\x04\x95\xff\xfe")
     with pytest.raises(SpecError, match="not a text file"):
-        workload(binary)
+        read_workload(binary)
     with pytest.raises(SpecError, match="cannot be read"):
-        workload(tmp_path / "none.yaml")
+        read_workload(tmp_path / "none.yaml")
     large = tmp_path / "large.yaml"
     large.write_bytes(b"#" * 1_000_001)
     with pytest.raises(SpecError, match="larger than"):
-        workload(large)
+        read_workload(large)
 
 
 def test_options_are_laid_over_a_file(tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text(GOOD)
-    resolved = workload(file, {"traffic": {"requests_per_s": "5"}, "objective": "time"})
+    resolved = read_workload(file, {"traffic": {"requests_per_s": "5"}, "objective": "time"})
     assert resolved.requests_per_s == 5
     assert resolved.input_tokens == 1000
     assert resolved.objective == "time"

@@ -178,7 +178,7 @@ def loop_at(machine: Runner, users: float, per_s: float, inputs: int, outputs: i
     steady = closed_loop(machine, ONE, sizes.ravel(), inputs, outputs)
     curves = SteadyCurves.of(machine, ONE, sizes, steady, inputs, outputs)
     there = curves.steady._replace(batch=np.array([[float(np.asarray(steady.batch)[0])]]))
-    return OpenLoop(curves, np.array([[per_s]]), there, np.array([[more_s]]), curves.full_s)
+    return OpenLoop(curves, np.array([[per_s]]), there, np.array([[more_s]]))
 
 
 def test_the_wait_is_that_of_pollaczek_and_khinchine() -> None:

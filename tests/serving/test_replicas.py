@@ -17,7 +17,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad
-from flopwise.serving.job import ServeJob, Techniques, is_far, serving_class
+from flopwise.serving.job import ServeJob, Techniques, in_its_class, is_far, serving_class
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import micro_batches
 from flopwise.serving.techniques import runner
@@ -102,6 +102,10 @@ def test_classes_of_errors() -> None:
     assert serving_class(_job(), "ttft", queued=True) == "serving.ttft.queued"
     split = replace(_job(), techniques=Techniques(prefill_gpus=2))
     assert serving_class(split, "tpot") == "serving.tpot.split"
+    arriving = replace(_job(), arrivals_per_s=8.0)
+    assert serving_class(in_its_class(arriving, 5.0), "tpot") == "serving.tpot.rate.dense"
+    assert serving_class(in_its_class(arriving, 3.9), "tpot") == "serving.tpot.server.dense"  # most wait to the end
+    assert serving_class(in_its_class(replace(arriving, requests=99), 3.9), "ttft") == "serving.ttft.run"
     assert serving_class(replace(_job(), eager=True), "tpot") == "serving.tpot.server.dense.far"
 
 

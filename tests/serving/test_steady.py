@@ -147,6 +147,31 @@ def test_requests_beyond_the_memory_wait() -> None:
     assert crowded.ttft_s.value > full.ttft_s.value
 
 
+def test_products_beside_experts_in_four_bits_are_in_eight() -> None:
+    """DeepSeek-V4: attention, shared experts and the indexer by their own format, where experts have another."""
+    model, a100 = load_model("DeepSeek-V4-Flash"), cluster(FACTS.accelerator("A100-SXM-80"))
+    for where, experts, beside in ((H100, "int4_wo", "fp8_block"), (a100, "int4_wo", "int8_wo")):
+        path = product_path(model, "mxfp4", where.rates)
+        assert (path.dtype, path.weight_bits) == (experts, 4.25)
+        assert path.eight is not None
+        assert path.eight.parts == {"attention", "shared", "indexer"}
+        assert path.eight.dtype == beside
+        assert path.eight.weight_bits == pytest.approx(8.09, abs=0.01)  # some of the indexer's are in 16
+    assert product_path(model, "nvfp4", H100.rates).eight is None
+    assert product_path(load_model("gpt-oss-20b"), "mxfp4", H100.rates).eight is None
+    job = serve_job_with(model=model, cluster=H100, weights="mxfp4", layout=ServingLayout(tp=4))
+    machine, load = runner(job), StepLoad(decode_batch=8, decode_context=1024)
+    path = product_path(model, "mxfp4", H100.rates)
+    assert path.eight is not None
+    kernels = machine.kernels_of(model.stacks[0].kinds[1].items, load, ServingLayout(tp=4), inside=True)
+    bits = {k.work.name: machine._format(k.work, inside=True) for k in kernels if k.work.kind in {"matmul", "grouped"}}
+    found = {name.split("/")[0]: how for name, how in bits.items()}
+    assert found == {
+        "attention": tuple(path.eight[1:]), "shared": tuple(path.eight[1:]), "indexer": tuple(path.eight[1:]),
+        "experts": ("int4_wo", 4.25), "router": ("bf16", 16.0), "mlp": ("bf16", 16.0),
+    }  # fmt: skip
+
+
 def test_formats_and_the_units_they_run_on() -> None:
     a100 = cluster(FACTS.accelerator("A100-SXM-80"))
     assert product_path(LLAMA, "fp8", H100.rates).dtype == "fp8"

@@ -302,9 +302,9 @@ def test_uneven_experts_cost_and_balanced_ones_do_not() -> None:
 
 
 def test_experts_that_nobody_balances_are_as_uneven_as_measured() -> None:
-    """On eight ranks the fullest has 1.30 times the mean (`usual_skew`), and none where they are sliced.
+    """On eight ranks the fullest has 1.63 times the mean (`usual_skew`), and none where they are sliced.
 
-    There 8,192 tokens read all of them, even or not; 16 that decode read 58 % of 128, 64 % if all were alike.
+    There 8,192 tokens read all of them, even or not; 16 that decode read 51 % of 128, 64 % if all were alike.
     """
     job = serve_job_with(model=load_model("Qwen3-30B-A3B"), cluster=H100, layout=ServingLayout(dp=8, ep=8))
     load = StepLoad(prefill_tokens=8192, prefill_context=8192)
@@ -313,22 +313,25 @@ def test_experts_that_nobody_balances_are_as_uneven_as_measured() -> None:
         return float(runner(replace(job, techniques=how, layout=layout)).step(load, layout).seconds)
 
     spread, sliced = ServingLayout(dp=8, ep=8), ServingLayout(tp=4)
-    usual, even, stated = Techniques(), Techniques(expert_skew=1.0), Techniques(expert_skew=usual_skew(128, 8))
+    usual, even = Techniques(), Techniques(expert_skew=1.0)
+    stated = Techniques(expert_skew=usual_skew(128, 8, steered=False))
     assert seconds(usual, spread) == seconds(stated, spread)
-    assert 1.03 < seconds(usual, spread) / seconds(even, spread) < 1.3
+    assert 1.1 < seconds(usual, spread) / seconds(even, spread) < 1.63
     assert seconds(usual, sliced) == seconds(even, sliced)
-    (said,) = (note for note in technique_assumptions(job) if "DeepSeek-R1" in note)
-    assert "the fullest of 8 ranks has 1.30 times the mean" in said
+    (said,) = (note for note in technique_assumptions(job) if "the power 0.8 of their rank" in note)
+    assert "the fullest of 8 ranks has 1.63 times the mean" in said
+    steered = replace(job, model=load_model("GLM-4.5"))
+    assert any("as popular as those of DeepSeek-R1" in note for note in technique_assumptions(steered))
     assert not any("fullest" in note for note in technique_assumptions(replace(job, layout=sliced)))
-    (said,) = (n for n in technique_assumptions(replace(job, layout=sliced, concurrency=16)) if "DeepSeek-R1" in n)
-    assert "a step of 16 tokens reads 58% of 128, 64% if all were alike (--expert-skew 1)" in said
+    (said,) = (n for n in technique_assumptions(replace(job, layout=sliced, concurrency=16)) if "of their rank" in n)
+    assert "a step of 16 tokens reads 51% of 128, 64% if all were alike (--expert-skew 1)" in said
     read = []
     for how in (usual, even):
         machine = runner(replace(job, techniques=how, layout=sliced))
         items, load = machine.model.stacks[0].kinds[0].items, StepLoad(decode_batch=16, decode_context=1)
         kernels = machine.kernels_of(items, load, sliced, inside=True)
         read.append(max(float(np.asarray(each.work.touched)) for each in kernels if each.work.kind == "grouped"))
-    assert read == pytest.approx([0.58 * 128, 128 * (1 - (1 - 8 / 128) ** 16)], rel=0.01)
+    assert read == pytest.approx([0.513 * 128, 128 * (1 - (1 - 8 / 128) ** 16)], rel=0.01)
 
 
 @pytest.mark.parametrize(

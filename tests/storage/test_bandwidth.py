@@ -10,7 +10,6 @@ import flopwise
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import FlopwiseError, MissingFactError, SpecError, UnknownNameError
 from flopwise.provenance import walk
-from flopwise.storage.figures import storage_figure
 from formulas import is_arithmetic, recomputed
 from named import train_answer
 
@@ -165,7 +164,7 @@ def test_checkpoints_and_loading() -> None:
 )
 def test_every_formula_gives_the_value_beside_it(asked: dict[str, Any]) -> None:
     found = flopwise.io(asked.pop("model"), **asked)
-    figures = list(walk(storage_figure(found)))
+    figures = list(walk(found.figure()))
     values = {f.name: f.value for f in figures}
     assert values["read bandwidth per device"] == found.read_bytes_per_s_per_gpu
     assert values["read bandwidth of all"] == found.read_bytes_per_s_total

@@ -16,6 +16,8 @@ from flopwise.records.model import Event, Run, Sample
 from flopwise.records.store import open_store
 from flopwise.telemetry.actions import BudgetCommand, KeptState, Webhook
 from flopwise.telemetry.exposition import SERVED, MetricsPage
+from flopwise.telemetry.spec import WatchSpec
+from flopwise.telemetry.watcher import Watcher
 
 START_S = 1_790_000_000.0
 
@@ -178,10 +180,8 @@ def test_bad_input_is_one_line_and_code_2(tmp_path: Path) -> None:
 
 
 def test_everything_is_served_under_names_that_stay(tmp_path: Path) -> None:
-    from flopwise.api.watch import watcher_of
-
     recorded_run(tmp_path / "runs.db", minutes=10)
-    watcher = watcher_of(run="assistant", store=str(tmp_path / "runs.db"), budget=100.0)
+    watcher = Watcher.of(WatchSpec(run="assistant", store=str(tmp_path / "runs.db"), budget=100.0))
     page = MetricsPage(0)
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{page.port}/metrics", timeout=60) as answer:

@@ -267,11 +267,11 @@ def test_a_job_begins_with_its_own_watch_unless_its_file_says_otherwise(
     monkeypatch.setattr("time.time", lambda: clock[0])
     state = Path("job.json") if own else None
     spec = WatchSpec(price=36.0, budget=1.0, exec_on_budget=f"touch {tmp_path / 'stopped'}", state=state)
-    first = Watcher.of(spec, None)
+    first = Watcher.of(spec)
     assert play(first, memory(1.0, 0.1), memory(120.0, 0.1)) == [("BudgetSpent", True, 120.0)]
     reap(first)
     clock[0] = 1e6
-    second = Watcher.of(spec, None)
+    second = Watcher.of(spec)
     found = play(second, memory(1e6 + 1, 0.1), memory(1e6 + 2, 0.1))
     assert found == ([("BudgetSpent", True, 1e6 + 1)] if own else []), "the file is of the same job"
     assert play(second, memory(1e6 + 150, 0.1)) == ([] if own else [("BudgetSpent", True, 1e6 + 150)])

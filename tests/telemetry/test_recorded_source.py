@@ -150,8 +150,8 @@ def test_one_look_at_a_run_that_is_over_says_what_all_of_its_readings_say(tmp_pa
     ])  # fmt: skip
     store.set_status(run.run_id, "finished", start + 10_800.0)
     spec = WatchSpec(run="over", store=str(tmp_path / "runs.db"))
-    *earlier, last = Watcher.of(spec, None).looks()
-    look = Watcher.of(spec, None).look()
+    *earlier, last = Watcher.of(spec).looks()
+    look = Watcher.of(spec).look()
     assert {c.limit.name for c in look.changes} == {"BusyWithoutProgress"}
     assert [c.firing for c in look.changes] == [True, False] * 2
     assert look.changes == tuple(change for status in (*earlier, last) for change in status.changes)

@@ -287,3 +287,6 @@ def test_files_of_the_pages_are_sent_once(web: TestClient) -> None:
     assert (again.status_code, again.content) == (304, b"")
     assert web.get("/static/pictures.css").headers["content-type"].startswith("text/css")
     assert web.get("/static/nothing.js").status_code == 404
+    nowhere = web.get("/train")
+    assert nowhere.status_code == 404
+    assert "GET /train is not there; pages: /plan, /estimate" in nowhere.json()["detail"]

@@ -11,24 +11,18 @@ from flopwise.fleet.assess import Advance
 from flopwise.fleet.assess import assess as fleet_assessment
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.read import fleet_of
+from flopwise.keywords import takes
 
 
+@takes()
 def assess(
-    fleet: str | Path | dict[str, Any],
-    *,
-    facts: str | Path | None = None,
-    calibration: str | None = None,
-    scenarios: int = 1000,
-    seed: int = 0,
-    today: str | None = None,
-    advance: Advance | None = None,
-) -> Assessment:
+    fleet: str | Path | dict[str, Any], *, facts: str | Path | None = None, calibration: str | None = None,
+    scenarios: int = 1000, seed: int = 0, today: str | None = None, advance: Advance | None = None,
+) -> Assessment:  # fmt: skip
     """Assess a platform: machines of each workload, the monthly bill, and decisions to take.
 
     Args:
         fleet: path of a YAML file (docs/questions/fleet.md), or plain data with the same keys.
-        facts: folder of rows that override the shipped ones.
-        calibration: name of a profile that `flopwise calibrate` made.
         scenarios: random draws of demand, prices and interruptions; 0 leaves them out.
         seed: of the draws; the same seed gives the same figures.
         today: day that the age of prices counts from, such as "2026-11-21" (default: the clock's, in UTC).

@@ -8,8 +8,10 @@ from pathlib import Path
 from flopwise.backtests.kinds import kind_of
 from flopwise.backtests.run import Backtest, printed_rows, run_backtest
 from flopwise.facts.catalog import load_facts
+from flopwise.keywords import takes
 
 
+@takes()
 def backtest(
     kind: str,
     file: Path | str,
@@ -25,8 +27,6 @@ def backtest(
     Args:
         kind: weights, memory, kernels, training, gpu-hours, io or serving.
         file: a CSV with the columns of that kind.
-        facts: folder of rows that override the shipped ones.
-        calibration: name of a profile that `flopwise calibrate` made.
         progress: called with (rows done, rows in all).
 
     Raises:

@@ -40,10 +40,6 @@ def compare(
         constraints: on its machines, with the keys of `constraints` in a workload file: `{"gpus": ["h100"]}`.
         simulate: run plans of services through the simulator before they are ranked.
         assume_family: treat a model that is not known as one of this family.
-        facts: folder of rows that override the shipped ones.
-        calibration: name of a profile that `flopwise calibrate` made.
-        advance: called with (units of work done, units in all) as it goes.
-        **options: options of the command line by name.
 
     Raises:
         SpecError: a figure is out of range, or there is no volume.

@@ -6,21 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flopwise.api.prices import today
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.profiles import checked_name, profile_names
 from flopwise.facts.spec import SourceSpec
-from flopwise.fitting import profile
 from flopwise.fitting.deployment import observed_profile
 from flopwise.fitting.measured import Measurements
-from flopwise.fitting.profile import (
-    CalibrationProfile,
-    MadeProfile,
-    read_profile,
-    refuse_taken_name,
-    write_profile,
-)
+from flopwise.fitting.profile import CalibrationProfile, MadeProfile, free_name, write_profile
 from flopwise.keywords import takes
 from flopwise.options import BATCH, take
 from flopwise.serving.spec import ServingSpec
@@ -51,12 +44,9 @@ def calibrate(
         name: of the profile (default: as the first file).
         model: what an observed deployment serves.
         users: clients of a closed loop, where a file does not say how many; None takes requests at their times.
-        facts: folder of rows that override the shipped ones.
         calibration: profile to start from, instead of the shipped constants.
         dry_run: write nothing.
         force: replace a profile of the same name.
-        advance: called with (units of work done, units in all) as it goes.
-        **deployment: of an observed deployment.
 
     Raises:
         SpecError: a file is broken or of no known kind, nothing in it can be predicted, requests are too few, or
@@ -68,77 +58,19 @@ def calibrate(
         >>> profile.name
         'ours'
     """
-    from flopwise.api.prices import today
-
     paths, date = [Path(file) for file in files], today().isoformat()
 
-    def free(wanted: str) -> str:
-        """The name of the profile, refused before anything is fitted where it is taken."""
-        chosen = checked_name(wanted)
-        if not dry_run:
-            refuse_taken_name(chosen, force=force or calibration == chosen)
-        return chosen
+    def profile_name(wanted: str) -> str:
+        return free_name(wanted, force=force or dry_run or calibration == wanted)
 
     if model is not None and paths:
-        chosen = free(name or paths[0].resolve().stem)
+        chosen = profile_name(name or paths[0].resolve().stem)
         machines, served, source = take({"facts": facts, "calibration": calibration, **deployment}, *SERVED)
         made = observed_profile(model, served, machines, source, paths, chosen, date, users)
     else:
         given = Measurements.without_deployment(paths, [*deployment, *(["users"] if users is not None else [])])
-        chosen = free(name or Path(given.files[0]).stem)
+        chosen = profile_name(name or Path(given.files[0]).stem)
         made = MadeProfile.of(given, load_facts(facts, calibration), chosen, date, advance)
     if not dry_run:
         write_profile(made, force=force or calibration == chosen)
     return made.profile
-
-
-def calibrations() -> list[CalibrationProfile]:
-    """List all calibration profiles, by name.
-
-    Raises:
-        SpecError: one is damaged.
-
-    Examples:
-        >>> import flopwise
-        >>> [profile.name for profile in flopwise.calibrations()]
-        [...]
-    """
-    return [read_profile(name) for name in profile_names()]
-
-
-def calibration_profile(name: str) -> CalibrationProfile:
-    """The calibration profile of this name: its constants, errors, devices and the files it was made of.
-
-    Args:
-        name: of the profile.
-
-    Raises:
-        UnknownNameError: there is none of that name.
-        SpecError: it is damaged.
-
-    Examples:
-        >>> import flopwise
-        >>> _ = flopwise.calibrate("examples/measured-training.csv", name="shown", force=True)
-        >>> flopwise.calibration_profile("shown").files
-        ('examples/measured-training.csv',)
-    """
-    return read_profile(name)
-
-
-def remove_calibration(name: str) -> Path:
-    """Remove a calibration profile; returns the folder that is gone.
-
-    Args:
-        name: of the profile.
-
-    Raises:
-        UnknownNameError: there is none of that name.
-        SpecError: it cannot be removed.
-
-    Examples:
-        >>> import flopwise
-        >>> _ = flopwise.calibrate("examples/measured-training.csv", name="brief", force=True)
-        >>> flopwise.remove_calibration("brief").name
-        'brief'
-    """
-    return profile.remove_calibration(name)

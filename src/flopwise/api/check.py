@@ -10,25 +10,20 @@ from flopwise.fleet.assess import Advance
 from flopwise.fleet.check import Check
 from flopwise.fleet.check import check as fleet_check
 from flopwise.fleet.read import fleet_of
+from flopwise.keywords import takes
 
 
+@takes()
 def check(
-    fleet: str | Path | dict[str, Any],
-    *,
-    existing: str | Path | None = None,
-    facts: str | Path | None = None,
-    calibration: str | None = None,
-    today: str | None = None,
-    advance: Advance | None = None,
-) -> Check:
+    fleet: str | Path | dict[str, Any], *, existing: str | Path | None = None, facts: str | Path | None = None,
+    calibration: str | None = None, today: str | None = None, advance: Advance | None = None,
+) -> Check:  # fmt: skip
     """Check the machines that a platform has today: targets, cost, and what to change.
 
     Args:
         fleet: path of a fleet file whose workloads say under `existing` what they run on, or plain data with the
             same keys.
         existing: a table of the machines instead (CSV: name, instance, count, hours ...).
-        facts: folder of rows that override the shipped ones.
-        calibration: name of a profile that `flopwise calibrate` made.
         today: day that the age of prices counts from (default: the clock's, in UTC).
         advance: called with (what is done, steps done, steps in all) as it goes.
 

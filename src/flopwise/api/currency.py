@@ -7,8 +7,10 @@ from pathlib import Path
 
 from flopwise.facts import currencies
 from flopwise.facts.catalog import load_facts
+from flopwise.keywords import takes
 
 
+@takes()
 def amounts_in(currency: str, *, facts: str | Path | None = None) -> AbstractContextManager[None]:
     """Show amounts in another currency within a `with` block: in verdicts, tables and reports.
 
@@ -16,7 +18,6 @@ def amounts_in(currency: str, *, facts: str | Path | None = None) -> AbstractCon
 
     Args:
         currency: "EUR" at the dated rate that the facts have, or "EUR=1.08" at 1.08 US dollars for one.
-        facts: folder of rows that override the shipped ones.
 
     Raises:
         UnknownNameError: no rate is known of it.

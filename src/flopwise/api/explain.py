@@ -9,15 +9,8 @@ from flopwise.errors import SpecError
 
 if TYPE_CHECKING:
     from flopwise.changes.explanation import Explanation
-    from flopwise.changes.format_fit import FitAnswer
-    from flopwise.cost.memory_answer import MemoryAnswer
-    from flopwise.cost.roofline import RooflineAnswer
     from flopwise.facts.architecture import Model
-    from flopwise.provenance import Figure
-    from flopwise.serving.answer import ServeAnswer
     from flopwise.shapes.answer import ShapeAnswer
-    from flopwise.training.answer import TrainAnswer
-    from flopwise.training.sampled_answer import SampledTrainAnswer
 
 QUESTIONS = ("train", "serve", "memory")
 
@@ -57,16 +50,3 @@ def explain(kind: str | Model, *args: Any, **options: Any) -> Explanation | Shap
     from flopwise.api.shapes import advise
 
     return advise(kind, **options)
-
-
-def figure_of(
-    answer: TrainAnswer | SampledTrainAnswer | ServeAnswer | MemoryAnswer | FitAnswer | ShapeAnswer | RooflineAnswer,
-) -> Figure:
-    """The tree of an answer's figures."""
-    from flopwise.changes.explanation import answer_figure
-    from flopwise.changes.format_fit import FitAnswer
-    from flopwise.shapes.answer import ShapeAnswer
-
-    if isinstance(answer, FitAnswer | ShapeAnswer):
-        return answer.figure()
-    return answer_figure(answer)  # type: ignore[arg-type]  # of samples, too, which say so by `explained`

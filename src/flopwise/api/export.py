@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flopwise.errors import SpecError
 from flopwise.exports.spec import ExportSettings
-from flopwise.exports.targets import TARGETS, Target, exported_assessment, exported_plan
-from flopwise.folders import write_folder
+from flopwise.facts.catalog import load_facts
 from flopwise.keywords import takes
 from flopwise.options import take, whole
 
@@ -17,31 +15,12 @@ if TYPE_CHECKING:
     from flopwise.fleet.assessment import Assessment
     from flopwise.search.answer import Plan
 
-PROGRAMS = (".sh", ".sbatch")
-"""Endings of files that can be run."""
-
-
-def export_targets() -> list[Target]:
-    """List every export target with what it can express.
-
-    Examples:
-        >>> import flopwise
-        >>> {"kubernetes", "vllm", "skypilot"} <= {target.name for target in flopwise.export_targets()}
-        True
-    """
-    return [*TARGETS.values()]
-
 
 @takes(ExportSettings, rank=whole(high=10**6))
 def export(
-    target: str,
-    plan: Plan | Assessment | str | Path,
-    *,
-    rank: int = 1,
-    facts: str | Path | None = None,
-    calibration: str | None = None,
-    **settings: Any,
-) -> Exported:
+    target: str, plan: Plan | Assessment | str | Path, *, rank: int = 1, facts: str | Path | None = None,
+    calibration: str | None = None, **settings: Any,
+) -> Exported:  # fmt: skip
     """The files that deploy a plan with another tool; `write_export` writes them.
 
     Names, images, places and references to secrets that are not given are placeholders in the files, which `to_fill`
@@ -51,9 +30,6 @@ def export(
         target: a name of `export_targets`.
         plan: a plan, its file, an assessment, or the folder of a report.
         rank: which candidate of a plan, from 1.
-        facts: folder of rows that override the shipped ones.
-        calibration: name of a profile that `flopwise calibrate` made.
-        **settings: names, images, places and references to secrets.
 
     Raises:
         SpecError: no such plan, target, candidate or setting.
@@ -65,42 +41,7 @@ def export(
         >>> sorted(flopwise.export("torchrun", plan).files)
         [...'run.sh'...]
     """
-    from flopwise.exports.deployment import Deployment
-    from flopwise.facts.catalog import load_facts
-    from flopwise.search.answer import Plan, read_plan
+    from flopwise.exports.source import exported_source
 
-    (known,), facts_known = take(settings, ExportSettings), load_facts(facts, calibration)
-    if isinstance(plan, str | Path) and not (Path(plan).is_dir() or Path(plan).name == "assessment.json"):
-        plan = read_plan(plan)
-    if isinstance(plan, Plan):
-        return exported_plan(target, Deployment.of_rank(plan, rank, facts_known, known))
-    if not isinstance(plan, str | Path):
-        raise SpecError("an assessment is exported from the folder of its report, where its plans are; give its path")
-    from flopwise.exports.fleet import FleetDeployment
-    from flopwise.report.write import read_assessment
-
-    assessment, folder = read_assessment(plan), Path(plan) if Path(plan).is_dir() else Path(plan).parent
-    plans = {w.name: read_plan(folder / w.plan_file) for w in assessment.workloads if w.plan_file}
-    return exported_assessment(target, FleetDeployment.of(assessment, plans, facts_known, known))
-
-
-def write_export(answer: Exported, folder: str | Path, *, force: bool = False) -> list[Path]:
-    """Write the files of an export, all or none; returns their paths.
-
-    Args:
-        answer: what `export` returned.
-        folder: where they go; it is made where there is none.
-        force: replace existing files.
-
-    Raises:
-        SpecError: a file stands there, or the folder cannot be written to.
-
-    Examples:
-        >>> import flopwise
-        >>> plan = flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="a100-80gb", max_gpus=1)
-        >>> from tempfile import mkdtemp
-        >>> {path.name for path in flopwise.write_export(flopwise.export("torchrun", plan), mkdtemp())} > {"run.sh"}
-        True
-    """
-    files = {path: text.encode("utf-8", errors="replace") for path, text in answer.files.items()}
-    return write_folder(folder, files, programs=[path for path in files if path.endswith(PROGRAMS)], replace=force)
+    (own,) = take(settings, ExportSettings)
+    return exported_source(target, plan, rank, load_facts(facts, calibration), own)

@@ -25,12 +25,10 @@ def fit(
     All accelerators that are given make one replica: `gpu="2xa100-80gb"`.
 
     Args:
-        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         context: tokens of a request, answer included: 32768 or "32k" (default: 8k, or the model's own).
         output: tokens of the answer among them.
         formats: weight formats to compare, such as "bf16,fp8" (default: the checkpoint's, 16 bits, and the usual
             smaller ones that engine and device run).
-        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.

@@ -25,7 +25,6 @@ def io(model: Model | str | None = None, *, gpus: int | None = None, **options: 
         model: a benchmark workload (cosmoflow, deepcam, resnet50, unet3d, tiramisu, bert), any model, or None with
             `flops_per_sample` and `sample_bytes`.
         gpus: number of accelerators (default: one whole node).
-        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.

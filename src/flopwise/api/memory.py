@@ -28,13 +28,11 @@ def memory(
     is one replica over all of them.
 
     Args:
-        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         task: "train" or "serve".
         gpu: what it has to fit: "h100", "2xa100-80gb".
         grad_accum: micro-batches of a training step; None: one, or as many as a pipeline has stages.
         concurrency: sequences in the cache at once, in serving.
         context: tokens of each of them: 32768 or "32k".
-        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flopwise.facts.catalog import load_facts
+from flopwise.keywords import takes
 from flopwise.options import take
-from flopwise.price_import.age import MOST_DAYS, PriceAges, age_notes
+from flopwise.price_import.age import MOST_DAYS, PriceAges
 
 if TYPE_CHECKING:
     from flopwise.fleet.onprem import OwnPrice
-    from flopwise.price_import.imports import ImportedFile, PriceImport
+    from flopwise.price_import.imports import PriceImport
 
 
-def today() -> dt.date:
+def today() -> date:
     """The day by this machine's clock, UTC."""
-    return dt.datetime.now(tz=dt.UTC).date()
+    return datetime.now(tz=UTC).date()
 
 
-def prices(*, most_days: float | None = None, facts: str | Path | None = None, day: dt.date | None = None) -> PriceAges:
+@takes()
+def prices(*, most_days: float | None = None, facts: str | Path | None = None, day: date | None = None) -> PriceAges:
     """The age of all prices, by provider.
 
     Args:
         most_days: age in days from which a price is stale (default: 180).
-        facts: folder of rows that override the shipped ones.
         day: that the age counts from (default: today, in UTC).
 
     Raises:
@@ -40,22 +41,11 @@ def prices(*, most_days: float | None = None, facts: str | Path | None = None, d
     return PriceAges.of(load_facts(facts), day or today(), MOST_DAYS if most_days is None else most_days)
 
 
-def stale_notes(
-    priced: Iterable[tuple[str, str]], *, most_days: float | None = None, day: dt.date | None = None
-) -> list[str]:
-    """A sentence for each (subject, date of its price) that is older than `most_days` (180), oldest first."""
-    return age_notes(priced, day or today(), MOST_DAYS if most_days is None else most_days)
-
-
+@takes()
 def import_prices(
-    file: str | Path,
-    *,
-    name: str | None = None,
-    provider: str | None = None,
-    day: str | None = None,
-    skip_unknown: bool = False,
-    facts: str | Path | None = None,
-) -> PriceImport:
+    file: str | Path, *, name: str | None = None, provider: str | None = None, day: str | None = None,
+    skip_unknown: bool = False, facts: str | Path | None = None,
+) -> PriceImport:  # fmt: skip
     """Put the prices of a file over the shipped ones; nothing changes if any row of it is wrong.
 
     The answer's `notes` name new providers and prices that are far from those already known.
@@ -67,7 +57,6 @@ def import_prices(
             provider).
         day: date of prices without one (default: the file's).
         skip_unknown: leave out rows of accelerators that are not known.
-        facts: folder of rows that override the shipped ones.
 
     Raises:
         SpecError: with file, row and column, what was given and what is allowed.
@@ -85,57 +74,19 @@ def import_prices(
     """
     from flopwise.price_import import imports
 
-    latest = (dt.datetime.now(tz=dt.UTC) + dt.timedelta(hours=14)).date()  # the latest day that is today anywhere
+    latest = (datetime.now(tz=UTC) + timedelta(hours=14)).date()  # the latest day that is today anywhere
     return imports.import_prices(
         Path(file), load_facts(facts), name=name, provider=provider, day=day, skip_unknown=skip_unknown, today=today(),
         latest=latest,
     )  # fmt: skip
 
 
-def list_prices() -> list[ImportedFile]:
-    """List the imported price files, oldest first; files that cannot be read say why.
-
-    Raises:
-        SpecError: the folder cannot be read.
-
-    Examples:
-        >>> import flopwise
-        >>> [prices.name for prices in flopwise.list_prices()]
-        [...]
-    """
-    from flopwise.price_import import imports
-
-    return imports.imported_files()
-
-
-def remove_prices(name: str) -> str:
-    """Delete imported prices; returns the path of the file that is gone.
-
-    Args:
-        name: of the import.
-
-    Raises:
-        UnknownNameError: there are none of that name.
-
-    Examples:
-        >>> import flopwise
-        >>> try:
-        ...     flopwise.remove_prices("nobody")
-        ... except flopwise.UnknownNameError as error:
-        ...     print(type(error).__name__)
-        UnknownNameError
-    """
-    from flopwise.price_import import imports
-
-    return str(imports.remove_prices(name))
-
-
+@takes()
 def refresh_prices(*, providers: Sequence[str] = (), facts: str | Path | None = None) -> PriceImport:
     """Fetch today's prices through gpuhunt and lay them over the shipped ones, as the import `gpuhunt`.
 
     Args:
         providers: only theirs (default: of all).
-        facts: folder of rows that override the shipped ones.
 
     Raises:
         InfeasibleError: gpuhunt is not installed, the network is not there, or it brought no price.

@@ -22,7 +22,6 @@ def probe(progress: Callable[[float, float, str], object] | None = None, **optio
 
     Args:
         progress: called with (seconds done, seconds in all, what comes next).
-        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: there is no such device, or a value cannot be.

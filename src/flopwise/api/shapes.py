@@ -20,9 +20,7 @@ def advise(model: Model | str, *, task: Literal["train", "serve"] = "train", **o
     In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.
 
     Args:
-        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         task: "train" or "serve".
-        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value cannot be, or does not go with the task.

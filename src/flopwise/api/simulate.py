@@ -7,20 +7,19 @@ from typing import Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.facts.architecture import Model
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import BATCH, DEGREE, FRACTION, take, whole
 from flopwise.search.spec import LATENCY, Latency
-from flopwise.serving.deployment import replica_of, spread
 from flopwise.serving.sim.answer import SimulateAnswer
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.batch import BatchAnswer
-from flopwise.serving.sim.elasticity import AutoscaleAnswer, Size
-from flopwise.serving.sim.request import ResponseCache, SimulationRequest, simulation_request
+from flopwise.serving.sim.elasticity import AutoscaleAnswer
+from flopwise.serving.sim.request import ResponseCache, simulation_request
 from flopwise.serving.sim.result import Slo
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.spec import BatchRequest, Scheduling, ServingSpec, TechniqueRequest
-from flopwise.values import replace
 
 QUEUE = whole(high=10**12)
 SIMULATED = (Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, DatedSourceSpec)
@@ -28,33 +27,16 @@ SIMULATED = (Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, Da
 
 @takes(*SIMULATED, replicas=DEGREE, attain=FRACTION, ttft=LATENCY, tpot=LATENCY, latency=LATENCY)
 def simulate(
-    model: Any,
-    *,
-    replicas: int = 1,
-    slo: Slo | None = None,
-    ttft: Latency | None = None,
-    tpot: Latency | None = None,
-    latency: Latency | None = None,
-    cache: ResponseCache | None = None,
-    attain: float = 0.99,
-    on_compile: Callable[[], None] | None = None,
-    **keywords: Any,
-) -> SimulateAnswer:
+    model: Model | str, *, replicas: int = 1, slo: Slo | None = None, ttft: Latency | None = None,
+    tpot: Latency | None = None, latency: Latency | None = None, cache: ResponseCache | None = None,
+    attain: float = 0.99, on_compile: Callable[[], None] | None = None, **keywords: Any,
+) -> SimulateAnswer:  # fmt: skip
     """Simulate requests through a deployment, step by step: latencies, throughput and cost.
 
     Times are in seconds.
 
     Args:
-        model: a catalog name, a hub id, a folder, a config.json or a size such as "7B".
-        replicas: behind the balancer.
-        slo: what a request must hold to count into the goodput; or by its parts:
-        ttft: time to the first token ("500ms").
-        tpot: time per further token.
-        latency: the whole request.
-        cache: answers that are given again.
         attain: share of requests in time that decides how many replicas a cache saves.
-        on_compile: called before the simulator is compiled for the first time.
-        **keywords: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.
@@ -73,35 +55,18 @@ def simulate(
 
 @takes(*SIMULATED, attain=FRACTION, ttft=LATENCY, tpot=LATENCY, latency=LATENCY)
 def autoscale(
-    model: Any,
-    *,
-    rule: Autoscaling | None = None,
-    slo: Slo | None = None,
-    ttft: Latency | None = None,
-    tpot: Latency | None = None,
-    latency: Latency | None = None,
-    attain: float | None = None,
-    compare: bool = True,
-    cache: ResponseCache | None = None,
-    on_compile: Callable[[], None] | None = None,
-    report: Callable[[float, float], None] | None = None,
-    **keywords: Any,
-) -> AutoscaleAnswer:
+    model: Model | str, *, rule: Autoscaling | None = None, slo: Slo | None = None, ttft: Latency | None = None,
+    tpot: Latency | None = None, latency: Latency | None = None, attain: float | None = None, compare: bool = True,
+    cache: ResponseCache | None = None, on_compile: Callable[[], None] | None = None,
+    report: Callable[[float, float], None] | None = None, **keywords: Any,
+) -> AutoscaleAnswer:  # fmt: skip
     """Run requests through replicas that an autoscaler starts and drains.
 
     Args:
-        model: as of `simulate`.
         rule: the autoscaler (default: by concurrency).
-        slo: what a request must hold; or by its parts, as of `simulate`:
-        ttft: time to the first token.
-        tpot: time per further token.
-        latency: the whole request.
         attain: share of requests that fixed replicas must answer in time (default: as the autoscaler).
         compare: find the fewest fixed replicas that do as well.
-        cache: answers that are given again.
-        on_compile: called before the simulator is compiled for the first time.
         report: called with (steps done, steps in all).
-        **keywords: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be, or traffic that follows its answers.
@@ -113,9 +78,6 @@ def autoscale(
         >>> answer.answer.summary.completed
         20
     """
-    from flopwise.serving.sim.autoscale import Autoscaling
-    from flopwise.serving.sim.elasticity import AutoscaleAnswer
-
     return AutoscaleAnswer.of(
         simulation_request(model, **keywords), rule or Autoscaling(), _objective(slo, ttft, tpot, latency),
         attain=attain, compare=compare, cache=cache, on_compile=on_compile, report=report,
@@ -131,51 +93,17 @@ def _objective(slo: Slo | None, *limits: Latency | None) -> Slo:
     return slo
 
 
-@takes(*SIMULATED, replicas=DEGREE)
-def vertical(
-    model: Any,
-    *,
-    replicas: int = 1,
-    rule: Autoscaling | None = None,
-    slo: Slo | None = None,
-    on_compile: Callable[[], None] | None = None,
-    **keywords: Any,
-) -> tuple[Size, ...]:
-    """Many small replicas against few large ones: the accelerators of `replicas` (or of a rule's most) at every tp.
-
-    Every degree that divides them, in powers of two; an autoscaler's bounds and targets for each replica are scaled
-    with its size. Further keywords as `simulate`.
-
-    Raises:
-        SpecError: as `simulate`.
-    """
-    from flopwise.serving.sim.elasticity import replica_sizes
-
-    whole = next((value for value in keywords.values() if isinstance(value, ServingSpec)), ServingSpec())
-
-    def request_at(tp: int) -> SimulationRequest:
-        return simulation_request(model, **keywords | {"tp": tp})
-
-    return replica_sizes(request_at, keywords.get("tp") or whole.tp, replicas, rule, slo or Slo(), on_compile)
-
-
 @takes(BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, DatedSourceSpec, requests=QUEUE, concurrency=BATCH)
 def batch(
-    model: Any,
-    requests: int | None = None,
-    *,
-    concurrency: int | None = None,
-    report: Callable[[int, int], None] | None = None,
-    **options: Any,
-) -> BatchAnswer:
+    model: Model | str, requests: int | None = None, *, concurrency: int | None = None,
+    report: Callable[[int, int], None] | None = None, **options: Any,
+) -> BatchAnswer:  # fmt: skip
     """Work off a queue of requests on spot workers: time, cost, and the odds of a deadline.
 
     Args:
-        model: as of `simulate`.
         requests: in the queue.
         concurrency: requests in flight at each worker (default: as many as memory holds).
         report: called with (trials done, trials in all).
-        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be.
@@ -188,14 +116,7 @@ def batch(
         >>> answer.queue.workers
         2
     """
-    from flopwise.serving.sim.batch import BatchAnswer
-
-    queue, machines, deployment, techniques, source = take(
+    specs = take(
         {"queue": requests, **options}, BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, DatedSourceSpec
     )
-    queue.check()
-    architecture = source.model_with_layers(model)
-    job, notes = replica_of(
-        architecture, spread(deployment, architecture, machines, source.catalog), machines, techniques, source
-    )
-    return BatchAnswer.of(queue, replace(job, concurrency=concurrency), machines, source.catalog, notes, report)
+    return BatchAnswer.of(model, *specs, concurrency=concurrency, report=report)

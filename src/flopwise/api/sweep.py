@@ -8,20 +8,17 @@ from typing import Any
 
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
+from flopwise.keywords import takes
 from flopwise.search.sweep import Sweep, SweptWorkload, plan_sweep, points
 
 
+@takes()
 def sweep(
-    source: str | Path | dict[str, Any] | list[dict[str, Any]] | list[SweptWorkload],
-    *,
-    engine: str = "inline",
-    address: str | None = None,
-    workers: int | None = None,
-    facts: str | Path | None = None,
-    calibration: str | None = None,
-    assume_family: str | None = None,
+    source: str | Path | dict[str, Any] | list[dict[str, Any]] | list[SweptWorkload], *, engine: str = "inline",
+    address: str | None = None, workers: int | None = None, facts: str | Path | None = None,
+    calibration: str | None = None, assume_family: str | None = None,
     advance: Callable[[int, int], None] | None = None,
-) -> Sweep:
+) -> Sweep:  # fmt: skip
     """Plan every workload of a sweep; the plans are the same with every engine.
 
     A workload that nothing can satisfy has no plan but reasons.
@@ -31,10 +28,6 @@ def sweep(
         engine: "inline", "processes" or "ray".
         address: of the Ray cluster.
         workers: processes (default: all cores).
-        facts: folder of rows that override the shipped ones.
-        calibration: name of a profile that `flopwise calibrate` made.
-        assume_family: read an unknown model_type as this known family.
-        advance: called with (units of work done, units in all) as it goes.
 
     Raises:
         SpecError: something in the file is wrong, Ray is not installed, or no cluster answers.

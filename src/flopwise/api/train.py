@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from flopwise.cost.spec import MachineSpec
 from flopwise.facts.architecture import Model
-from flopwise.facts.spec import DatedSourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, take
 from flopwise.search import training_question
+from flopwise.search.training_question import TRAINED
 from flopwise.training.answer import TrainAnswer
-from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.sampled_answer import SampledTrainAnswer
-from flopwise.training.spec import DataSpec, ReadsSpec, TrainingSpec
-
-TRAINED = (DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, DatedSourceSpec)
 
 
 @takes(*TRAINED, gpus=DEGREE)
@@ -28,9 +23,7 @@ def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> Tra
     samples per second of data-parallel replicas.
 
     Args:
-        model: a catalog name, a hub id, a folder, a config.json, a size such as "7B", or a `Model`.
         gpus: number of accelerators (default: one).
-        **options: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: a value or a name that cannot be; says what is allowed.

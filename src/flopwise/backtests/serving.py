@@ -331,6 +331,8 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         prefill_tokens=at_once if llama_bench else limits.prompt_tokens if limits else step_tokens,
         techniques=Techniques(prefill_gpus=pool),
     )
+    if job.graph_batches:
+        job = replace(job, memory_frac=trtllm_bench.cache_frac(job))
     return _as_it_fits(job, facts), replicas
 
 

@@ -81,6 +81,9 @@ RUNS_WITH = 0.1
 USUAL_TOKENS, USUAL_STAGE_TOKENS = 12_288, 6_144
 """Tokens of a micro-batch as people run it, and in a pipeline: about the medians over the publishers that state it in
 benchmarks/truth/training.csv (57 and 12; their middle halves reach from 7,000 to 20,000 and from 4,000 to 8,000)."""
+FILLING = 4
+"""Micro-batches of a step for each stage of a pipeline from which its bubble hardly counts: Huang et al. 2019
+(arXiv 1811.06965), section 2.3. Whoever builds a pipeline makes micro-batches smaller until there are as many."""
 DOCUMENT_TOKENS = {"squad": 190.0}
 """Mean tokens of a document with question and answer: SQuAD has paragraphs of 120 words (Rajpurkar et al. 2016,
 arXiv 1606.05250) and questions and answers of about 15, at 1.4 tokens of Llama a word."""
@@ -191,13 +194,15 @@ def _first_layers(model: Model, layers: int) -> Model:
 def usual_micro_batch(seq_len: int, stages: int, sequences: int | None) -> int:
     """Sequences of a micro-batch where nobody states it: the power of two nearest to the usual tokens.
 
-    `sequences`: those of a replica and step, which whole micro-batches make up; None: not known.
+    `sequences`: those of a replica and step, which whole micro-batches make up, in a pipeline `FILLING` a stage or as
+    many as there are; None: not known.
 
-    Source: `USUAL_TOKENS`. Assumes: it fits the device.
+    Source: `USUAL_TOKENS`, `FILLING`. Assumes: it fits the device.
     """
     tokens = USUAL_STAGE_TOKENS if stages > 1 else USUAL_TOKENS
     size: int = 2 ** max(0, round(math.log2(tokens / seq_len)))
-    while sequences is not None and sequences % size:
+    fewest = FILLING * stages if stages > 1 else 1
+    while sequences is not None and size > 1 and (sequences % size or sequences < fewest * size):
         size //= 2
     return size
 
@@ -415,8 +420,9 @@ def _that_fits(row: Row, job: TrainJob) -> TrainJob | None:
                 replace(job.layout, micro_batch=size, recompute=mode, recompute_every=every),
                 recipes[modules],
             )
-            needs = step_memory(job.model, recipe, tried, table=tables[modules], device_kind=chip.kind).total_bytes
-            if band.probability_at_most(float(needs), chip.hbm_bytes) >= RUNS_WITH:
+            needs = step_memory(job.model, recipe, tried, table=tables[modules], device_kind=chip.kind)
+            floor = float(needs.floor_bytes)
+            if band.probability_at_most(float(needs.total_bytes), chip.hbm_bytes, floor=floor) >= RUNS_WITH:
                 return replace(job, layout=tried, recipe=recipe)
     return None
 

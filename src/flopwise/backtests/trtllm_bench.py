@@ -11,7 +11,9 @@ from typing import NamedTuple
 from flopwise.facts.architecture import Attend, Model
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.ops.tensors import parameters
-from flopwise.serving.memory import ServingLayout
+from flopwise.serving.estimate import job_memory
+from flopwise.serving.job import ServeJob
+from flopwise.serving.memory import ServingLayout, prefill_workspace_bytes
 
 REQUESTS = {
     (128, 128): 30_000, (128, 2048): 3_000, (128, 4096): 1_500, (500, 2000): 3_000, (1000, 1000): 3_000,
@@ -26,6 +28,8 @@ UNTUNED = (2_048, 8_192)
 """Limits of other formats: the defaults of the library."""
 CACHE_FRAC = 0.95
 """Share of the free memory for the cache in most of the published runs (perf-overview.md, Running the Benchmark)."""
+LESS, LEAST_FRAC = 0.05, 0.5
+"""By how much a run that is out of memory lowers it (from 0.95 to "0.90 or lower"), and where nobody would go on."""
 GRAPH_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096, 8192)
 """Numbers of sequences that graphs are captured for (perf-overview.md, llm_options.yml); compiled engines know none."""
 MOST_BATCH, MOST_TOKENS, LEAST_TOKENS = 4_096, 32_768, 2_048
@@ -74,6 +78,24 @@ class BenchLimits(NamedTuple):
         running = min(batch, math.ceil(requests / int(layout.dp) / stages))
         graphs = (*(size for size in GRAPH_BATCHES if size < batch), batch)
         return cls(batch * stages, max(max(tokens, inputs + batch) - running, inputs), graphs)
+
+
+def cache_frac(job: ServeJob) -> float:
+    """Share of the free memory for the cache beside which the graph of all sequences that may run can be captured.
+
+    Graphs are captured when the cache stands, in what it leaves: the largest keeps the tensors of a layer and logits.
+    What the engine takes for graphs in any case (`graph_bytes`) is not free.
+
+    Source: perf-overview.md, Running the Benchmark (0.95, or less where that is out of memory); TensorRT-LLM,
+    _torch/pyexecutor/py_executor_creator.py (the cache is allocated, then the executor that captures is made).
+    Assumes: nobody lowers it further than it takes; the tensors of a layer as `prefill_workspace_bytes` counts them.
+    """
+    ranks, largest = int(job.layout.dp), float(job.graph_batches[-1])
+    free = float(job_memory(job).kv_budget_bytes) / CACHE_FRAC
+    graph = float(prefill_workspace_bytes(job.model, largest, int(largest), job.layout, ranks)) - job.engine.graph_bytes
+    steps = range(round((CACHE_FRAC - LEAST_FRAC) / LESS) + 1)
+    fracs = [round(CACHE_FRAC - LESS * step, 2) for step in steps]
+    return next((frac for frac in fracs if free * (1.0 - frac) >= graph), fracs[-1])
 
 
 def _batch(sequences: float) -> int:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flopwise.cost.quick import QuickFormula
     from flopwise.serving.answer import ServeAnswer
     from flopwise.training.answer import TrainAnswer
+    from flopwise.training.sampled_answer import SampledTrainAnswer
 
 RULE = "rule of thumb"
 """How the formulas of rules begin, and their source."""
@@ -99,10 +100,15 @@ def sensitivities(answer: TrainAnswer | ServeAnswer | MemoryAnswer) -> tuple[Sen
     return serving.sensitivities(answer.estimate, facts, lambda gpus: answer.machines.cluster(gpus, facts))
 
 
-def answer_figure(answer: TrainAnswer | ServeAnswer | MemoryAnswer | RooflineAnswer) -> Figure:
+def answer_figure(answer: TrainAnswer | SampledTrainAnswer | ServeAnswer | MemoryAnswer | RooflineAnswer) -> Figure:
     """The tree of an answer's figures."""
     if not answer.explained:
-        return _sampled_figure(answer)
+        return _sampled_figure(answer)  # type: ignore[arg-type]  # `explained` tells them apart
+    return _figure_of_layers(answer)  # type: ignore[arg-type]  # same
+
+
+def _figure_of_layers(answer: TrainAnswer | ServeAnswer | MemoryAnswer | RooflineAnswer) -> Figure:
+    """The tree of an answer about a model with token layers."""
     if isinstance(answer, MemoryAnswer):
         tree = memory_figure(answer)
         rules = _rule_figures(answer.quick, tree, _quantities(answer))
@@ -128,7 +134,7 @@ def answer_figure(answer: TrainAnswer | ServeAnswer | MemoryAnswer | RooflineAns
     return with_kinds(tree, answer.kinds)
 
 
-def _sampled_figure(answer: Any) -> Figure:
+def _sampled_figure(answer: SampledTrainAnswer | MemoryAnswer) -> Figure:
     """The tree of an answer about a network that is known by its samples."""
     from flopwise.training.sampled_answer import SampledTrainAnswer  # noqa: PLC0415 - half is enough
     from flopwise.training.sampled_figures import sampled_figures  # noqa: PLC0415 - half is enough

@@ -13,7 +13,15 @@ from flopwise.units import format_number
 if TYPE_CHECKING:
     from flopwise.cost.memory_answer import MemoryAnswer
     from flopwise.cost.quick import QuickFormula
+    from flopwise.provenance import Figure
     from flopwise.serving.sim.result import ClassFigures
+
+
+def figure_of(answer: Any) -> Figure:
+    """The tree of an answer's figures."""
+    from flopwise.changes.explanation import answer_figure
+
+    return answer_figure(answer)
 
 
 def quick_table(rules: Sequence[QuickFormula], paper: Screen) -> str:

@@ -29,7 +29,7 @@ Groups = list[tuple[Level, Floats]]
 """Of each level, innermost first, how many peers (or groups of the level below) of a collective it joins."""
 
 
-def level_groups(fabric: Fabric, n: Ints, stride: Ints) -> Groups:
+def level_groups(fabric: Fabric, n: Ints, stride: Ints = 1) -> Groups:
     """For each level, how many peers (or groups of the level below) of one collective it joins; innermost first.
 
     A level that ranks share has the rate of one of them: those `stride` apart are in groups that send at the same time.
@@ -190,14 +190,14 @@ def _miss_probability(size: int, copies: int, pools: int, top_pools: int) -> flo
 
 def all_to_all_s(
     fabric: Fabric, nbytes: Floats, n: Ints, stride: Ints = 1, *, copies: Ints = 1, pools: int = 1, top_pools: int = 1,
-    direct: bool = False,
+    direct: bool = False, groups: Groups | None = None,
 ) -> Floats:  # fmt: skip
     """Every rank sends 1 / n of its `nbytes` to each rank; levels work at the same time, the slowest decides.
 
     `copies`: how often each row stands in `nbytes`, for as many random ranks; a row goes once to each rank, and crosses
     an outer level once for each group, that has at least one of them. `pools`, `top_pools`: as `groups_reached` has
     them. `direct`: by kernels that write each row straight into the memory of its rank, over NVLink and RDMA, without a
-    library's steps.
+    library's steps. `groups` as in `all_reduce_s`.
 
     Source: counting; rates calibrated; for direct ones DeepEP, docs/legacy.md, performance, whose figures between nodes
     one start and the bytes at the rate of large messages meet within 10 %.
@@ -205,7 +205,7 @@ def all_to_all_s(
     """
     slowest: Floats = 0.0
     inside: Floats = 1.0
-    for level, joined in level_groups(fabric, n, stride):
+    for level, joined in groups or level_groups(fabric, n, stride):
         outwards = nbytes * (joined - 1.0) * inside / n
         if np.any(np.asarray(copies) > 1):
             outwards = outwards * groups_reached(n / inside, copies, pools, top_pools) / copies

@@ -29,6 +29,23 @@ class RooflineWork:
     assumptions: tuple[str, ...] = ()
 
     @classmethod
+    def of(
+        cls, model: Model | None, batch: int, tokens: int, *, training: bool, flops: float | None, nbytes: float | None
+    ) -> Self:
+        """The work that is given as FLOP and bytes, or a pass of a model: see `of_pass`.
+
+        Source: as given, or `of_pass`. Assumes: as there.
+        Raises: SpecError: neither a model nor FLOP or bytes are given, or both.
+        """
+        if model is not None and (flops is not None or nbytes is not None):
+            raise SpecError("both a model and FLOP or bytes are given; give one of them")
+        if model is not None:
+            return cls.of_pass(model, batch, tokens, training=training)
+        if flops is None and nbytes is None:
+            raise SpecError("no work is given; give --flops and --bytes, or a MODEL")
+        return cls(flops=flops or 0.0, nbytes=nbytes or 0.0)
+
+    @classmethod
     def of_pass(cls, model: Model, batch: int, tokens: int, *, training: bool) -> Self:
         """One pass of a model over `batch` samples, of `tokens` where it has layers; forward, or a training step.
 

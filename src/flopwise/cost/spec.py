@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from flopwise import options
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.options import OptionError, Spec, option
+from flopwise.facts.spec import OfferFilter
+from flopwise.options import OptionError, Spec, option, same
 from flopwise.units import split_count
 from flopwise.values import dataclass, replace
 
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 USUAL_NODE = 8
 """Default number of accelerators per node."""
-PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 INTRA_NODE = ("link", "pcie", "host")
 """How devices of one node reach each other: by their fast link, PCIe with peer access, PCIe and the host's memory."""
-_machine = partial(option, section="Machines and prices")
+SECTION = "Machines and prices"
+_machine = partial(option, section=SECTION)
 
 
 # fmt: off
@@ -38,23 +39,18 @@ class MachineSpec(Spec):
     Source: facts of accelerators and offers. Assumes: what the cluster says in its `assumptions`.
     """
 
-    gpu: str | None = _machine(
-        "--gpu", options.name("gpu", 400),
-        "Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there "
-        "are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.")
-    provider: str | None = _machine(
-        "--provider", options.PROVIDER, "Offers of this provider only: aws, gcp, azure, lambda ...")
+    gpu: str | None = same(OfferFilter, "gpu", section=SECTION)
+    provider: str | None = same(OfferFilter, "provider", section=SECTION)
     instance: str | None = _machine(
         "--instance", options.name("instance"), "Offers of this instance type only; they set price and network.")
-    region: str | None = _machine(
-        "--region", options.name("region"), "Offers in this region only; patterns such as eu-* are fine.")
+    region: str | None = same(OfferFilter, "region", section=SECTION)
     marketplace: bool = _machine(
         "--marketplace", options.FLAG,
         "Include community and marketplace hosts, which have no SLA and no attestations.", default=False)
     include_retired: bool = _machine(
         "--include-retired", options.FLAG,
         "Include machines that their provider has retired, or will by a day that it announced.", default=False)
-    purchase: str = _machine("--purchase", options.choice(*PURCHASES), "Purchase option.", default="on_demand")
+    purchase: str = same(OfferFilter, "purchase", section=SECTION, default="on_demand")
     price: float | None = _machine(
         "--price", options.USD, "US dollars for one accelerator and hour, instead of an offer's.")
     gpus_per_node: int | None = _machine("--gpus-per-node", options.DEGREE, "Accelerators per node.")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from pathlib import Path
 
 from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
+from flopwise.folders import write_folder
 from flopwise.options import options_of
 from flopwise.values import dataclass
+
+PROGRAMS = (".sh", ".sbatch")
+"""Endings of files that can be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +63,25 @@ def _placeholders(files: Mapping[str, str], settings: ExportSettings) -> Iterato
         places = tuple(sorted(path for path, content in files.items() if text in content))
         if places and getattr(settings, name) is None:
             yield Placeholder(option=declared[name].flags[0], meaning=declared[name].help, text=text, files=places)
+
+
+def write_export(answer: Exported, folder: str | Path, *, force: bool = False) -> list[Path]:
+    """Write the files of an export, all or none; returns their paths.
+
+    Args:
+        answer: what `export` returned.
+        folder: where they go; it is made where there is none.
+        force: replace existing files.
+
+    Raises:
+        SpecError: a file stands there, or the folder cannot be written to.
+
+    Examples:
+        >>> import flopwise
+        >>> plan = flopwise.plan("gpt2", task="pretrain", tokens="10M", gpu="a100-80gb", max_gpus=1)
+        >>> from tempfile import mkdtemp
+        >>> {path.name for path in flopwise.write_export(flopwise.export("torchrun", plan), mkdtemp())} > {"run.sh"}
+        True
+    """
+    files = {path: text.encode("utf-8", errors="replace") for path, text in answer.files.items()}
+    return write_folder(folder, files, programs=[path for path in files if path.endswith(PROGRAMS)], replace=force)

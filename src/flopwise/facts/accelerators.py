@@ -23,6 +23,7 @@ from flopwise.facts.tables import (
     FactTable,
     FlopsPerS,
     Positive,
+    SourcedRow,
     Watts,
     WholeBytes,
 )
@@ -213,7 +214,7 @@ class Alias:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradeRecord:
+class GradeRecord(SourcedRow):
     """The grade (data centre, workstation, consumer) of accelerators whose names match the pattern `accelerators`.
 
     `remark`: what stands in the way of a data centre.
@@ -221,11 +222,7 @@ class GradeRecord:
 
     accelerators: str
     grade: str
-    source: str
-    date: Day
     remark: str = ""
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
+"""How an hour of an instance is bought; the first is the default."""
 ENGINE = "vllm"
 ENCODER_ENGINES, TOWER_ENGINES = ("tei", "onnxruntime", "hf"), ("onnxruntime", "hf")
 """Inference engines: of text encoders, and of other models that answer in one pass, the first that runs on the device.

@@ -8,37 +8,29 @@ from typing import Any
 from flopwise import units
 from flopwise.facts import tables
 from flopwise.facts.offers import PRICE_FIELDS, AssumedPrice, Offer
-from flopwise.facts.tables import Confidence, Day, FactTable, Row
+from flopwise.facts.tables import FactTable, Row, SourcedRow
 from flopwise.values import dataclass, replace
 
 RESERVED = ("reserved_1y", "reserved_3y")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpotDiscount:
+class SpotDiscount(SourcedRow):
     """The discount of a provider's spot machines against on demand: `least_frac` to `most_frac` of the price."""
 
     provider: str
     least_frac: float
     most_frac: float
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReservedDiscount:
+class ReservedDiscount(SourcedRow):
     """The discount of machines reserved for a term (`purchase`) against on demand, as for spot."""
 
     provider: str
     purchase: str
     least_frac: float
     most_frac: float
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 Discount = SpotDiscount | ReservedDiscount

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from flopwise import units
 from flopwise.facts.architecture import Embedding, Experts, Item, Linear, Norm
-from flopwise.facts.tables import Confidence, Count, Day, FactTable, number, words
+from flopwise.facts.tables import Count, Day, FactTable, SourcedRow, number, words
 from flopwise.values import dataclass
 
 Role = Literal[
@@ -35,6 +35,13 @@ _FEED = ("gate", "up", "down")
 _FEED_PREFIXES = ("mlp", "experts", "shared", "residual_mlp", "dense")
 
 
+MXFP4 = "mxfp4"
+"""Name of the format of checkpoints whose experts are MXFP4."""
+_EIGHT_BITS = (
+    *(f"attention/{name}_proj" for name in ("q_a", "q_b", "kv", "o_a", "o_b")),
+    *(f"shared/{name}_proj" for name in ("gate", "up", "down")), "indexer/q_proj",
+)  # fmt: skip
+"""What DeepSeek V4 has in 8 bits beside them, a scale for 128 x 128. Source: verl pull request 7895, by tensor."""
 _LEFT_IN_16_BITS = ("altup/", "laurel/", "per_layer_projection")
 """What llama.cpp's quantiser leaves as it is, being small. Source: `tensor_allows_quantization`, llama-quant.cpp."""
 
@@ -49,6 +56,7 @@ class LayerPlace:
     experts: int = 0
     falcon: bool = False
     mxfp4: bool = False  # the model is published with experts in MXFP4
+    fp8_linear: bool = False  # and with its other linear weights in 8 bits
 
 
 def tensor_role(item: Item) -> Role:
@@ -183,7 +191,8 @@ class CheckpointFormat(WeightFormat):
         copies, outputs, inputs = shape
         numel = copies * outputs * inputs
         if not self.quantises(item, role, place):
-            return float(numel * self.rest_bits / 8)
+            eight = place.fp8_linear and self.name == MXFP4 and item.name in _EIGHT_BITS
+            return float(numel * (8.0 if eight else self.rest_bits) / 8)
         total = numel * (self.bits + self.extra_bits) / 8
         if self.block_rows is not None:
             blocks = -(-outputs // (self.block_rows or outputs)) * -(-inputs // (self.block_columns or inputs))
@@ -335,7 +344,7 @@ class CacheFormat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QualityRecord:
+class QualityRecord(SourcedRow):
     """A public evaluation of a model in a weight format, relative to the same model in 16 bits.
 
     `kept`: its score over that of 16 bits, or `perplexity_ratio`: its perplexity over that. `trained`: with the
@@ -345,13 +354,9 @@ class QualityRecord:
     format: str
     model: str
     measure: str
-    source: str
-    date: Day
     kept: float | None = None
     perplexity_ratio: float | None = None
     trained: bool = False
-    confidence: Confidence = "medium"
-    notes: str = ""
 
     @property
     def score(self) -> float:
@@ -371,8 +376,6 @@ BF16 = CheckpointFormat(
     date="2026-11-21", computes="bf16",
 )  # fmt: skip
 """What towers beside a quantised model, and frozen weights, are stored in where nothing else is said."""
-MXFP4 = "mxfp4"
-"""Name of the format of checkpoints whose experts are MXFP4."""
 BF16_CACHE = CacheFormat(name="bf16", elem_bytes=2, source="bfloat16", date="2026-11-21")
 _bits = number(units.parse_count, "bits above 0, up to 64", high=64)
 CHECKPOINT_FORMATS = FactTable(

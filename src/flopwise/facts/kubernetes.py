@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from flopwise.facts import tables
-from flopwise.facts.tables import ANY, Confidence, Day, FactTable
+from flopwise.facts.tables import ANY, FactTable, SourcedRow
 from flopwise.values import dataclass
 
 OTHER = "other"
@@ -13,7 +13,7 @@ OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRecord:
+class NodeRecord(SourcedRow):
     """A resource, network cards, a label or a taint of nodes of a provider that have a device, bought in a way.
 
     `device`: the name of an accelerator, of an instance type, or vendor and kind ("NVIDIA gpu"). `value` may hold
@@ -27,10 +27,6 @@ class NodeRecord:
     key: str
     value: str = ""
     effect: str = ""
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
-    notes: str = ""
 
     def fits(self, provider: str, devices: tuple[str, ...]) -> bool:
         """True if the record is of that provider's nodes under one of those names."""

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flopwise.errors import FlopwiseError, UnknownNameError
-from flopwise.facts.accelerators import KINDS, Accelerator
+from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Facts, one_of
 from flopwise.facts.offers import Offer
+from flopwise.facts.spec import DeviceFilter, ModelFilter, OfferFilter
 from flopwise.pictures import MOST_BARS, BarPicture, PointPicture
 from flopwise.results import FactRows
 from flopwise.units import split_count
@@ -16,13 +17,10 @@ from flopwise.units import split_count
 SIXTEEN_BITS = ("bf16", "fp16")
 
 
-def gpus(
-    facts: Facts, name: str | None, *, vendor: str | None = None, architecture: str | None = None,
-    kind: str | None = None, least_bytes: float = 0.0, matching: str | None = None,
-) -> FactRows[Accelerator]:  # fmt: skip
+def gpus(facts: Facts, name: str | None, wanted: DeviceFilter, matching: str | None = None) -> FactRows[Accelerator]:
     """The accelerators that pass every filter, in the order of the catalog; `name`: one of them, or a part of names.
 
-    Raises: UnknownNameError: no accelerator has such a name, vendor, architecture or kind.
+    Raises: UnknownNameError: no accelerator has such a name, vendor or architecture.
     """
     rows: Iterable[Accelerator] = facts.accelerators.values()
     if name is not None:
@@ -32,47 +30,40 @@ def gpus(
             rows = [a for a in rows if _matches(name, a.name)]
             if not rows:
                 raise
-    vendor = one_of("vendor", vendor, (a.vendor for a in rows))
-    architecture = one_of("architecture", architecture, (a.architecture for a in rows))
-    kind = one_of("kind of accelerator", kind, KINDS)
+    vendor = one_of("vendor", wanted.vendor, (a.vendor for a in rows))
+    architecture = one_of("architecture", wanted.architecture, (a.architecture for a in rows))
     passing = (
         a
         for a in rows
         if vendor in (None, a.vendor)
         and architecture in (None, a.architecture)
-        and kind in (None, a.kind)
-        and a.hbm_bytes >= least_bytes
+        and wanted.kind in (None, a.kind)
+        and a.hbm_bytes >= (wanted.min_hbm_bytes or 0.0)
         and _matches(matching, a.name)
     )
     return FactRows(passing, "accelerators", _rates)
 
 
-def instances(
-    facts: Facts, name: str | None, *, provider: str | None = None, region: str | None = None,
-    gpu: str | None = None, vendor: str | None = None, kind: str | None = None, matching: str | None = None,
-    purchase: str | None = None, max_usd_per_hour: float | None = None,
-) -> FactRows[Offer]:  # fmt: skip
+def instances(facts: Facts, name: str | None, wanted: OfferFilter, matching: str | None = None) -> FactRows[Offer]:
     """The offers that pass every filter, in the order of the catalog; `name`: an instance type, or an accelerator.
 
     Raises:
         UnknownNameError: no offer has such an instance, provider or region, or there is no such accelerator or vendor.
-        SpecError: no such purchase option.
     """
-    chips = facts.accelerators
+    chips, gpu = facts.accelerators, wanted.gpu
     if name is not None and gpu is None and _is_device(name, facts):
         name, gpu = None, name
     count, accelerator = (None, None) if gpu is None else split_count(gpu)
-    offers = facts.offers_for(provider=provider, region=region, accelerator=accelerator, instance=name)
-    kind = one_of("kind of accelerator", kind, KINDS)
-    vendor = one_of("vendor", vendor, (a.vendor for a in chips.values()))
-    priced = purchase or ("on_demand" if max_usd_per_hour is not None else None)
-    limit = float("inf") if max_usd_per_hour is None else max_usd_per_hour
+    offers = facts.offers_for(provider=wanted.provider, region=wanted.region, accelerator=accelerator, instance=name)
+    vendor = one_of("vendor", wanted.vendor, (a.vendor for a in chips.values()))
+    priced = wanted.purchase or ("on_demand" if wanted.max_usd_per_hour is not None else None)
+    limit = float("inf") if wanted.max_usd_per_hour is None else wanted.max_usd_per_hour
     passing = (
         o
         for o in offers
         if (count is None or o.count >= count)
         and _matches(matching, o.instance)
-        and kind in (None, chips[o.accelerator].kind)
+        and wanted.kind in (None, chips[o.accelerator].kind)
         and vendor in (None, chips[o.accelerator].vendor)
         and (priced is None or ((price := o.price_usd_per_hour(priced)) is not None and price <= limit))
     )
@@ -80,13 +71,13 @@ def instances(
 
 
 def models(
-    facts: Facts, name: str | None, *, family: str | None = None, kind: str | None = None, matching: str | None = None
+    facts: Facts, name: str | None, wanted: ModelFilter, matching: str | None = None
 ) -> FactRows[Mapping[str, Any]]:
     """The rows of the catalog of models that pass every filter; `name`: a model, else a part of names.
 
     Raises: UnknownNameError: no model is of such a name, family or kind.
     """
-    catalog = facts.models
+    catalog, family, kind = facts.models, wanted.family, wanted.kind
     if name is None:
         rows = catalog.rows(lambda *names: _matches(matching, *names)) if family is kind is None else catalog.rows()
     else:
@@ -95,8 +86,8 @@ def models(
         if not rows:
             raise UnknownNameError("model", name, catalog.names)
     for column, what, given in (("model_type", "model family", family), ("kind", "kind of model", kind)):
-        if wanted := one_of(what, given, (str(row[column]) for row in rows)):
-            rows = [row for row in rows if row[column] == wanted]
+        if value := one_of(what, given, (str(row[column]) for row in rows)):
+            rows = [row for row in rows if row[column] == value]
     passing = (row for row in rows if _matches(matching, str(row["name"]), str(row["hf_id"])))
     return FactRows(passing, "models", _sizes)
 

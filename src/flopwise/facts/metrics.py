@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from flopwise.facts.tables import Confidence, Count, Day, FactTable, Positive
+from flopwise.facts.tables import Confidence, Count, Day, FactTable, Positive, SourcedRow
 from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricRecord:
+class MetricRecord(SourcedRow):
     """The name of a quantity at an exporter; its value times `scale` is in base units.
 
     `buckets`: upper ends of a histogram's, empty where they are not known. `labels`: matchers of the series meant.
@@ -19,13 +19,9 @@ class MetricRecord:
     meaning: str
     metric: str
     kind: Literal["gauge", "counter", "histogram"]
-    source: str
-    date: Day
     scale: Positive = 1.0
     labels: str = ""
     buckets: tuple[str, ...] = ()
-    confidence: Confidence = "medium"
-    notes: str = ""
 
     @property
     def bounds(self) -> tuple[float, ...]:

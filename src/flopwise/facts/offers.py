@@ -19,10 +19,10 @@ from flopwise import units
 from flopwise.errors import SpecError, fold
 from flopwise.facts import tables
 from flopwise.facts.accelerators import spelling_key
-from flopwise.facts.tables import ANY, Bytes, BytesPerS, Confidence, Count, Day, FactTable, Row, UsdPerHour
+from flopwise.facts.defaults import PURCHASES
+from flopwise.facts.tables import ANY, Bytes, BytesPerS, Confidence, Count, Day, FactTable, Row, SourcedRow, UsdPerHour
 from flopwise.values import dataclass
 
-PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 OWNED = "owned"
 """How machines of your own are had: no offer of a provider is."""
 PRICE_FIELDS = {purchase: f"{purchase}_usd_per_hour" for purchase in PURCHASES}
@@ -292,7 +292,7 @@ def _keep_dates(row: Row, values: dict[str, Any], known: Offer | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostRecord:
+class HostRecord(SourcedRow):
     """Instances of a provider, by a pattern of names, that run on hosts of third parties: a marketplace, a community.
 
     Nobody answers for their hours, and no attestation of the provider is of them.
@@ -300,14 +300,10 @@ class HostRecord:
 
     provider: str
     instances: str
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetirementRecord:
+class RetirementRecord(SourcedRow):
     """Instances of a provider, by a pattern of names, that it has retired or will by a day that it announced.
 
     From `retires_on` on nobody can start one, and those that run are stopped. `date`: of the source.
@@ -316,10 +312,6 @@ class RetirementRecord:
     provider: str
     instances: str
     retires_on: Day
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 OFFERS = FactTable(

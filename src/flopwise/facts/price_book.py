@@ -12,7 +12,7 @@ from typing import Literal
 from flopwise import units
 from flopwise.facts import tables
 from flopwise.facts.accelerators import GRADES
-from flopwise.facts.tables import Confidence, Count, Day, FactTable, Row, Usd, UsdFromZero, WholeBytes
+from flopwise.facts.tables import Count, FactTable, Row, SourcedRow, Usd, UsdFromZero, WholeBytes
 from flopwise.values import dataclass
 
 VolumeKind = Literal["storage", "egress", "inter_zone"]
@@ -41,7 +41,7 @@ def _tiers(cell: str) -> tuple[tuple[float, float], ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PurchaseTerms:
+class PurchaseTerms(SourcedRow):
     """The billing terms of instances whose names match the pattern `instances`.
 
     `sustained_tiers`: (share of the month, share of the price paid for hours beyond it); None: no such discount.
@@ -51,15 +51,11 @@ class PurchaseTerms:
     instances: str
     billing_unit_s: float
     minimum_s: float
-    source: str
-    date: Day
     sustained_tiers: tuple[tuple[float, float], ...] | None = None
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeTier:
+class VolumeTier(SourcedRow):
     """One tier of a provider's price for a month's bytes of one kind."""
 
     provider: str
@@ -67,27 +63,19 @@ class VolumeTier:
     from_gb: float
     usd_per_gb: UsdFromZero
     gb_bytes: WholeBytes  # of the gigabytes that the provider bills in
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VolumePrice:
+class VolumePrice(SourcedRow):
     """A provider's monthly price of bytes of one kind; `tiers`: (from this byte on, USD for a byte)."""
 
     provider: str
     kind: str
     tiers: tuple[tuple[float, float], ...]
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostedPrice:
+class HostedPrice(SourcedRow):
     """One hosted model at one provider, USD for a million tokens.
 
     `model`: its name in the catalog, None of a closed one; `name`: the provider's.
@@ -97,17 +85,13 @@ class HostedPrice:
     name: str
     input_usd_per_mtok: UsdFromZero
     output_usd_per_mtok: Usd
-    source: str
-    date: Day
     model: str | None = None
     cached_usd_per_mtok: UsdFromZero | None = None  # of prompt tokens that the provider still holds
     regions: str | None = None  # where it is answered, as the region of an offer; None: not known
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HardwarePrice:
+class HardwarePrice(SourcedRow):
     """Price of a `unit` (a card without its host, or a whole server) that holds `count` accelerators."""
 
     accelerator: str  # canonical name
@@ -115,12 +99,8 @@ class HardwarePrice:
     grade: str
     count: Count
     usd: Usd
-    source: str
-    date: Day
     least_usd: Usd | None = None
     most_usd: Usd | None = None
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 def _check_rising(row: Row, tier: VolumeTier, before: Sequence[VolumeTier]) -> None:

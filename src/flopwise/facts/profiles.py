@@ -6,7 +6,6 @@ stand in one folder, which FLOPWISE_CALIBRATIONS names, else `flopwise/calibrati
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from flopwise.errors import SpecError, UnknownNameError
@@ -14,7 +13,6 @@ from flopwise.facts.price_files import user_folder
 
 PROFILES_VARIABLE = "FLOPWISE_CALIBRATIONS"
 PROFILE_FILE = "profile.json"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 def profiles_folder() -> Path:
@@ -30,15 +28,6 @@ def profile_names() -> list[str]:
         return []
     except OSError as fault:
         raise SpecError(f"folder of profiles {profiles_folder()} cannot be read ({fault.strerror or fault})") from None
-
-
-def checked_name(name: str) -> str:
-    """`name`, where a profile may be called so. Raises SpecError: it may not."""
-    if not _NAME.fullmatch(name):
-        raise SpecError(
-            f"profile {name[:80]!r}: letters, digits, '.', '_' and '-' make a name, which begins with a letter or digit"
-        )
-    return name
 
 
 def profile_path(name: str) -> Path:

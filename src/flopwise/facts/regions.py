@@ -8,34 +8,26 @@ from __future__ import annotations
 
 from flopwise import units
 from flopwise.facts import tables
-from flopwise.facts.tables import Confidence, Day, FactTable
+from flopwise.facts.tables import FactTable, SourcedRow
 from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridRecord:
+class GridRecord(SourcedRow):
     """Average of a year of the grid that feeds a region; `pue` of the provider's buildings there, None: not known."""
 
     provider: str
     region: str
     kg_per_kwh: float
-    source: str
-    date: Day
     pue: float | None = None
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TagRecord:
+class TagRecord(SourcedRow):
     """An attestation or a service that a provider has."""
 
     provider: str
     tag: str
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 GRIDS = FactTable(

@@ -13,7 +13,7 @@ from typing import Literal
 
 from flopwise import units
 from flopwise.facts import tables
-from flopwise.facts.tables import Confidence, Count, Day, FactTable, Positive, Row
+from flopwise.facts.tables import Count, FactTable, Positive, Row, SourcedRow
 from flopwise.values import dataclass
 
 PERIODS_S = {"hour": units.HOUR_S, "day": units.DAY_S, "month": 365.25 / 12 * units.DAY_S}
@@ -21,19 +21,15 @@ _share = tables.number(units.parse_count, "a share above 0 and below 1", high=0.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRecord:
+class FailureRecord(SourcedRow):
     """Interruptions of jobs on `gpus` accelerators in `days` days."""
 
     name: str
     gpus: Count
     days: Positive
     failures: Positive
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
     aliases: tuple[str, ...] = ()
     accelerator: str = ""
-    notes: str = ""
 
     @property
     def mtbf_gpu_s(self) -> float:
@@ -42,7 +38,7 @@ class FailureRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpotRecord:
+class SpotRecord(SourcedRow):
     """The share of a provider's spot instances that it takes back within a period; accelerator None: of all kinds.
 
     `provider` ANY: what is assumed of those who publish no rate.
@@ -52,11 +48,7 @@ class SpotRecord:
     least_frac: float
     most_frac: float
     period: str
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
     accelerator: str | None = None
-    notes: str = ""
 
     @property
     def interruptions_per_s(self) -> float:
@@ -76,7 +68,7 @@ class SpotRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRecord:
+class StartRecord(SourcedRow):
     """The paid time before the first step of a run, by run or by layer of its model.
 
     `stacks`: the training stacks that it holds for, or `any`.
@@ -86,10 +78,6 @@ class StartRecord:
     seconds: Positive
     per: Literal["run", "layer"]
     stacks: tuple[str, ...]
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 def _check_share(row: Row, record: SpotRecord, _: Sequence[SpotRecord]) -> None:

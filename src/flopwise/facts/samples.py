@@ -10,7 +10,7 @@ from typing import Literal
 
 from flopwise import units
 from flopwise.facts import tables
-from flopwise.facts.tables import Bytes, Confidence, Count, Day, FactTable
+from flopwise.facts.tables import Bytes, Count, FactTable, SourcedRow
 from flopwise.values import dataclass
 
 OPERATIONS = (
@@ -21,7 +21,7 @@ OPERATIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSample:
+class TrainingSample(SourcedRow):
     """One sample of a workload. None: not known, or as the model's own row has it."""
 
     name: str
@@ -30,15 +30,11 @@ class TrainingSample:
     batch: Count  # samples of one accelerator and step in the reference implementation
     precision: Literal["fp32", "tf32", "fp16", "bf16"]  # of the reference implementation
     sample: str  # what one sample is
-    source: str
-    date: Day
-    confidence: Confidence = "medium"
     aliases: tuple[str, ...] = ()
     flops_per_sample: float | None = None  # forward and backward, as profiled
     record_bytes: Bytes | None = None  # as stored, where it is compressed
     tokens: Count | None = None  # of a text sample
     achieved_frac: float | None = None  # of the 16-bit peak, that a published run reached
-    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -391,6 +391,11 @@ class Engine(Software):
     graph_bytes: float  # captured CUDA graphs
     graphs_beside: bool = False  # captured after the cache is allocated, beside the share of the card that it may use
     context_bytes: float  # CUDA context and NCCL
+    communicators_source: str = ""
+    communicators_date: str = ""
+    # NCCL's on each GPU of a replica of several, where buffers stand ready for a switch that adds up what they send
+    communicator_bytes: float = 0.0
+    switch_adds: bool = True  # the device that it is started on has such a switch
     workspace_bytes: float  # attention and matmul workspaces
     # the cache is a share of what the largest step leaves, which is run before; else steps have what the share leaves
     tries_step: bool = False
@@ -496,7 +501,8 @@ class Engine(Software):
         """
         if accelerator is None:
             return self
-        return _offline_on(self, accelerator) if offline else _server_on(self, accelerator)
+        limited = _offline_on(self, accelerator) if offline else _server_on(self, accelerator)
+        return _beside_switch(limited, accelerator.link in ADDING_LINKS) if limited.communicator_bytes else limited
 
     def window_pool(self, model_type: str) -> WindowPool | None:
         """The pool of layers with windows, of models of a type; None: they are cached as `exploits_windows` says."""
@@ -541,6 +547,14 @@ def _with_limits(engine: Engine, max_batch: int, prefill_tokens: int) -> Engine:
     return replace(engine, max_batch=max_batch, prefill_tokens=prefill_tokens)
 
 
+@lru_cache
+def _beside_switch(engine: Engine, switch_adds: bool) -> Engine:
+    """The engine on a device with such a switch, or without: the same object for all of them."""
+    return replace(engine, switch_adds=switch_adds)
+
+
+ADDING_LINKS = frozenset({"nvlink4", "nvlink5"})
+"""Links whose switches add up what devices send (NCCL's NVLS, from Hopper on)."""
 BARE_KINDS = frozenset({"cpu", "tpu", "soc"})
 """Kinds of device without captured graphs, a caching allocator, or a driver context worth counting."""
 GRAPHS, CONTEXT = "captured graphs", "driver context and communicators"

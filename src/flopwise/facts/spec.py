@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from flopwise import options
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
-from flopwise.options import Spec, option
+from flopwise.facts.defaults import PURCHASES
+from flopwise.options import Spec, option, same
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -101,15 +102,56 @@ class DatedSourceSpec(SourceSpec):
 
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSpec(Spec):
-    """Options that select accelerators of a list."""
+class DeviceFilter(Spec):
+    """Options that select accelerators of the catalog."""
 
     vendor: str | None = option(
         "--vendor", options.name("vendor"), "Only devices of this vendor: NVIDIA, AMD, Intel, Google ...",
     )
+    architecture: str | None = option(
+        "--architecture", options.name("architecture"), "Only this architecture: Hopper, CDNA3 ...",
+    )
     kind: str | None = option(
         "--kind", options.choice("gpu", "tpu", "npu", "soc", "cpu"),
         "Only this kind of device; `cpu` instances are those without an accelerator.",
+    )
+    min_hbm_bytes: float | None = option(
+        "--min-memory", options.BYTES, "At least this much memory: 40GB, 80GiB.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferFilter(Spec):
+    """Options that select offers of the catalog."""
+
+    provider: str | None = option(
+        "--provider", options.PROVIDER, "Offers of this provider only: aws, gcp, azure, lambda ...",
+    )
+    region: str | None = option(
+        "--region", options.name("region"), "Offers in this region only; patterns such as eu-* are fine.",
+    )
+    gpu: str | None = option(
+        "--gpu", options.name("gpu", 400),
+        "Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there "
+        "are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.",
+    )
+    vendor: str | None = same(DeviceFilter, "vendor")
+    kind: str | None = same(DeviceFilter, "kind")
+    purchase: str | None = option("--purchase", options.choice(*PURCHASES), "Purchase option.")
+    max_usd_per_hour: float | None = option(
+        "--max-price", options.USD, "At most this many US dollars an hour, on demand or as --purchase says.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFilter(Spec):
+    """Options that select models of the catalog."""
+
+    family: str | None = option(
+        "--family", options.name("family"), "List only models of this model_type: llama, qwen3_moe ...",
+    )
+    kind: str | None = option(
+        "--kind", options.name("kind"), "List only models of this kind: decoder, encoder, vision ...",
     )
 # fmt: on
 

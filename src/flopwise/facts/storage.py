@@ -7,25 +7,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from flopwise.facts.tables import BytesPerS, Confidence, Day, FactTable
+from flopwise.facts.tables import BytesPerS, FactTable, SourcedRow
 from flopwise.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class Storage(SourcedRow):
     """One kind of storage, as one client node sees it (`scope` client), one drive or volume, or one connection."""
 
     name: str
     read_bytes_per_s: BytesPerS
-    source: str
-    date: Day
     write_bytes_per_s: BytesPerS | None = None
     total_write_bytes_per_s: BytesPerS | None = None  # of all clients together; None: not known, they add up
     aliases: tuple[str, ...] = ()
     scope: Literal["client", "device", "connection"] = "client"
     networked: bool = True  # the data cross the node's network
-    confidence: Confidence = "medium"
-    notes: str = ""
 
 
 STORAGE = FactTable(

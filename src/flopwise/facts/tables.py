@@ -177,6 +177,16 @@ def reader_of(annotation: str) -> Reader:
     return _TYPED[annotation.removesuffix(" | None")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcedRow:
+    """A row of facts, with its source, the day of that, and how sure it is."""
+
+    source: str
+    date: Day
+    confidence: Confidence = "medium"
+    notes: str = ""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FactTable(Generic[R]):
     """One table of facts: its file, its record type, and the key of its rows.

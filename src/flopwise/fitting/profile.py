@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import re
 import shutil
 import statistics
 from collections import Counter
@@ -51,6 +52,7 @@ FORMAT, VERSION = "flopwise-calibration", 1
 SOURCE = "flopwise calibrate"
 PARAMETERS_FILE = f"{CALIBRATION}/measured.json"
 MOST_BYTES = 16 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 BANDED = ("training", "serving")
 """Kinds whose estimates have a device's own errors: `flopwise.cost.intervals.device_band`."""
 
@@ -397,12 +399,17 @@ def _csv(rows: Sequence[dict[str, Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-def refuse_taken_name(name: str, *, force: bool) -> None:
-    """Refuse the name of a profile that is there, but with `force`. Raises SpecError: there is one of that name."""
+def free_name(name: str, *, force: bool) -> str:
+    """The name of a new profile. Raises SpecError: none may be called so, or, without `force`, one already is."""
+    if not _NAME.fullmatch(name):
+        raise SpecError(
+            f"profile {name[:80]!r}: letters, digits, '.', '_' and '-' make a name, which begins with a letter or digit"
+        )
     if name in profiles.profile_names() and not force:
         raise SpecError(
             f"calibration profile {name!r} is there already; --force replaces it, --name gives another name"
         )
+    return name
 
 
 def write_profile(made: MadeProfile, *, force: bool) -> Path:
@@ -410,19 +417,43 @@ def write_profile(made: MadeProfile, *, force: bool) -> Path:
 
     Raises: SpecError: there is one of that name, or the folder cannot be written.
     """
-    name = made.profile.name
-    folder = profiles.profiles_folder() / profiles.checked_name(name)
-    refuse_taken_name(name, force=force)
+    name = free_name(made.profile.name, force=force)
+    folder = profiles.profiles_folder() / name
     known = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE, ENGINES.file)
     write_folder(folder, made.files, stale=lambda to: [n for n in known if n not in made.files and (to / n).is_file()])
     load_facts(None, name)  # what could not be read would be told here, not by the next estimate
     return folder
 
 
-def read_profile(name: str) -> CalibrationProfile:
-    """The profile of that name.
+def calibrations() -> list[CalibrationProfile]:
+    """List all calibration profiles, by name.
 
-    Raises: UnknownNameError: there is none. SpecError: its file is damaged, or of a newer version.
+    Raises:
+        SpecError: one is damaged.
+
+    Examples:
+        >>> import flopwise
+        >>> [profile.name for profile in flopwise.calibrations()]
+        [...]
+    """
+    return [calibration_profile(name) for name in profiles.profile_names()]
+
+
+def calibration_profile(name: str) -> CalibrationProfile:
+    """The calibration profile of this name: its constants, errors, devices and the files it was made of.
+
+    Args:
+        name: of the profile.
+
+    Raises:
+        UnknownNameError: there is none of that name.
+        SpecError: it is damaged, or of a newer version.
+
+    Examples:
+        >>> import flopwise
+        >>> _ = flopwise.calibrate("examples/measured-training.csv", name="shown", force=True)
+        >>> flopwise.calibration_profile("shown").files
+        ('examples/measured-training.csv',)
     """
     file = profiles.profile_path(name) / profiles.PROFILE_FILE
     try:
@@ -438,7 +469,21 @@ def read_profile(name: str) -> CalibrationProfile:
 
 
 def remove_calibration(name: str) -> Path:
-    """Remove a profile; its folder, which is gone. Raises SpecError: it cannot be removed; UnknownNameError: none."""
+    """Remove a calibration profile; returns the folder that is gone.
+
+    Args:
+        name: of the profile.
+
+    Raises:
+        UnknownNameError: there is none of that name.
+        SpecError: it cannot be removed.
+
+    Examples:
+        >>> import flopwise
+        >>> _ = flopwise.calibrate("examples/measured-training.csv", name="brief", force=True)
+        >>> flopwise.remove_calibration("brief").name
+        'brief'
+    """
     folder = profiles.profile_path(name)
     try:
         shutil.rmtree(folder)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
+from flopwise.errors import SpecError
 from flopwise.facts.price_coverage import PriceCoverage
+from flopwise.files import read_limited
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result
 from flopwise.search.answer import Port
 from flopwise.units import format_interval, format_percent, format_usd
 
-FORMAT = 1
-"""Version of the assessment file."""
+ASSESSMENT_FILE, FORMAT = "assessment.json", 1
+"""The file of an assessment in the folder of a report, and its version."""
+MOST_BYTES = 200_000_000
 NAMED = 5
 """Workloads and providers that the sentence of an assessment names."""
 
@@ -393,3 +397,28 @@ class Assessment(Result, PlainRecord, frozen=True):
         """The bill of a month by workload, the dearest first."""
         rows = sorted(self.usd_per_month.by_workload.items(), key=lambda item: -item[1])
         return BarPicture(title=self.verdict, unit="USD a month", rows=rows)
+
+
+class _Version(msgspec.Struct):
+    version: int = 0
+
+
+def read_assessment(path: Path | str) -> Assessment:
+    """The assessment of a report; `path` is its file, or the folder of the report.
+
+    Raises: SpecError: the file cannot be read or is no assessment.
+    """
+    file = Path(path)
+    file = file / ASSESSMENT_FILE if file.is_dir() else file
+    remedy = f"; give an {ASSESSMENT_FILE} of a report"
+    data = read_limited(file, MOST_BYTES, remedy=remedy, too_large="not an assessment")
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version > FORMAT:
+            raise SpecError(
+                f"{file}: assessment format {version}, of a newer flopwise; this one reads format {FORMAT}: "
+                "upgrade it, or assess the old fleet again"
+            )
+        return msgspec.json.decode(data, type=Assessment)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SpecError(f"{file}: not an assessment ({str(error)[:160]}){remedy}") from None

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from flopwise import options, units
-from flopwise.cost.spec import PURCHASES as RENTED
 from flopwise.errors import SpecError
+from flopwise.facts import defaults
 from flopwise.facts.offers import names_instance
 from flopwise.options import FIELD, NEEDED, FileFormat, Spec, ValueKind, by_name, option, record
 from flopwise.search.spec import (
@@ -34,7 +34,7 @@ ON_DEMAND, EXISTING = "on_demand", "existing"
 """What savings may be held against, besides an accelerator: the same machines on demand, what runs today."""
 OWNED, API = "owned", "api"
 """Ways that rent nothing: machines of your own, and a hosted model that is paid by the token."""
-PURCHASES = (*RENTED, OWNED, API)
+PURCHASES = (*defaults.PURCHASES, OWNED, API)
 HOSTABLE = frozenset({"serve", "batch", "validate"})
 """Kinds that an API can answer."""
 RUNS = ("pretrain", "finetune", "batch", "validate")
@@ -213,7 +213,7 @@ class ExistingMachines(Spec):
 
     instance: str = _key(options.name("instance"), "Instance type, in any common spelling.", default=NEEDED)
     count: int = _key(options.whole(high=MOST_MACHINES), "Number of instances.", default=1)
-    purchase: str = _key(options.choice(*RENTED), "Purchase option.", default="on_demand")
+    purchase: str = _key(options.choice(*defaults.PURCHASES), "Purchase option.", default="on_demand")
     hours: float | None = _key(
         options.quantity("hours", units.parse_count, high=744.0),
         "Paid hours a month of each machine (default: those of its schedule, or of its runs).",

@@ -8,7 +8,8 @@ from math import inf
 from typing import Any
 
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import PURCHASES, Offer, retirement_note
+from flopwise.facts.defaults import PURCHASES
+from flopwise.facts.offers import Offer, retirement_note
 from flopwise.fleet.bill import SIZES, SolvedFleet, size_of
 from flopwise.fleet.model import MonthlyOption, ResolvedJob, is_rented
 from flopwise.fleet.offers import ApiOffer, OwnOffer, allowed_devices, why_not_allowed

@@ -192,3 +192,9 @@ class Replay:
     answer: SimulateAnswer
     observation: Observation
     comparison: ReplayComparison
+
+    @classmethod
+    def of(cls, seen: Observation, answer: SimulateAnswer) -> Replay:
+        """The answer of the simulated traffic beside what was measured of it."""
+        medians = {name: ends["p50"] for name, ends in answer.intervals.items() if "p50" in ends}
+        return cls(answer=answer, observation=seen, comparison=compare(seen, answer.simulated, answer.job, medians))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from flopwise.errors import SpecError
+from flopwise.facts.catalog import Facts
 from flopwise.facts.rows import each_row
 from flopwise.files import write_whole
 from flopwise.observations.readings import Growth, Reading
 from flopwise.observations.requests import MeasuredRequests, read_requests
-from flopwise.observations.watching import Watched
+from flopwise.observations.spec import ObserveSpec
+from flopwise.observations.watching import Watched, watch_engine
 from flopwise.serving.sim.trace import read_trace_columns
 from flopwise.units import format_number
 from flopwise.values import dataclass
@@ -346,6 +349,26 @@ def read_observation(folder: Path) -> Observation:
     if (folder / TRACE_FILE).exists():
         read_trace_columns(folder / TRACE_FILE)
     return _from_document({k: v for k, v in document.items() if k not in {"format", "version"}}, path)
+
+
+def observed_service(
+    url: str | None, how: ObserveSpec, facts: Facts, folder: Path | str | None = None,
+    progress: Callable[[float, float], None] | None = None,
+) -> Observation:  # fmt: skip
+    """The observation of the engine at `url`, of a load generator's file, or of both; written where there is a folder.
+
+    Raises: SpecError: neither is given, nobody answers, no request was answered, or a file cannot be read.
+    """
+    if url is None and how.load is None:
+        raise SpecError("nothing to observe: give an engine's address, or --load with a load generator's file")
+    load = None if how.load is None else read_requests(how.load)
+    watched = None
+    if url is not None:
+        watched = watch_engine(url, how.seconds, facts, interval_s=how.interval_s, progress=progress)
+    figures, trace = observation(watched, load, seed=how.seed)
+    if folder is not None:
+        write_observation(Path(folder), figures, trace)
+    return figures
 
 
 def measured_requests(path: Path) -> MeasuredRequests:

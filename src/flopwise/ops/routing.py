@@ -23,6 +23,12 @@ gives 31.5."""
 MEASURED_EXPERTS, MEASURED_SKEW = 256, 11.9
 """Experts of DeepSeek-R1, and tokens of the most popular one over the mean: 10.948 + 1 without a balancer, of a step.
 Source: TensorRT-LLM, tech blog 4 (large-scale EP), table 1, by expert slot."""
+LOSS_EXPONENT = 0.8
+"""Power of the rank with which the popularity of 256 experts falls where only a loss evened out their load in training.
+
+Source: TensorRT-LLM, pull request 19148: what its benchmark of experts draws to look like traces that were observed.
+Checks: DeepSeek-R1's experts, which a bias evened out as well, have 0.59 by the most popular one (`MEASURED_SKEW`);
+NVIDIA's AIConfigurator draws steeper ones for models without such a bias than for those with one."""
 _HALVINGS = 60  # of the exponent's range, to the last bit of a float
 _STEEPEST = 64.0  # exponent at which one expert has all but 2**-64 of the tokens
 
@@ -72,20 +78,24 @@ def hottest_rank_load(experts: int, skew: float, ep: Ints) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def usual_skew(experts: int, top_k: int) -> float:
+def usual_skew(experts: int, top_k: int, *, steered: bool = True) -> float:
     """Tokens of the most popular of `experts` over the mean of all, while a model answers, where nobody balances them.
 
-    As measured of 256 experts; fewer ones are taken as if each were a group of those, and of more the first one has the
-    same share, so that a number of ranks has the same fullest one whatever the number of experts: 1.13 times the mean
-    of 4 ranks, 1.30 of 8, 2.33 of 32. No expert has a token twice.
+    As of 256 experts: measured, where a bias of the selection `steered` the router to even loads in training, else by
+    `LOSS_EXPONENT`. Fewer ones are taken as if each were a group of those, and of more the first one has the same
+    share, so that a number of ranks has the same fullest one whatever the number of experts: 1.13 times the mean of 4
+    ranks, 1.30 of 8, 2.33 of 32 if steered, else 1.27, 1.63 and 3.78. No expert has a token twice.
 
     Source: TensorRT-LLM, tech blog 4 (large-scale EP), table 1: DeepSeek-R1, machine translation, mean of all layers
-    and steps: the fullest of 32 ranks has 2.56 times the mean, chance included; `hottest_rank_load`. Checks: copies of
-    popular experts made prompts 1.49 times as fast on 32 ranks (LMSYS, large-scale EP, 2025-05), and 1.17 to 1.34 times
-    on 8 (ROCm/ATOM pull request 1210, DeepSeek-V4-Pro, random tokens).
+    and steps: the fullest of 32 ranks has 2.56 times the mean, chance included; `hottest_rank_load`; `LOSS_EXPONENT`.
+    Checks: copies of popular experts made prompts 1.49 times as fast on 32 ranks (LMSYS, large-scale EP, 2025-05), and
+    1.17 to 1.34 times on 8 (ROCm/ATOM pull request 1210, DeepSeek-V4-Pro, random tokens).
     Assumes: other models and texts are no more even; Kimi-K3 is (1.07 on 16 ranks, vLLM pull request 50647).
     """
-    load = hottest_rank_load(MEASURED_EXPERTS, MEASURED_SKEW, experts)
+    skew = MEASURED_SKEW
+    if not steered:
+        skew = MEASURED_EXPERTS / float((np.arange(1, MEASURED_EXPERTS + 1) ** -LOSS_EXPONENT).sum())
+    load = hottest_rank_load(MEASURED_EXPERTS, skew, experts)
     return float(np.clip(load, 1.0, experts / top_k))
 
 

@@ -54,7 +54,9 @@ def _place(model: Model, stack: Stack) -> LayerPlace:
     experts = next((i.experts for i in items if isinstance(i, Experts)), 0)
     gqa = attend.heads // attend.kv_heads if attend is not None and attend.kv_heads else 1
     falcon, mxfp4 = model.model_type == "falcon", model.checkpoint_format == MXFP4
-    return LayerPlace(layers=stack.num_layers, gqa=gqa, experts=experts, falcon=falcon, mxfp4=mxfp4)
+    return LayerPlace(
+        layers=stack.num_layers, gqa=gqa, experts=experts, falcon=falcon, mxfp4=mxfp4, fp8_linear=model.fp8_linear
+    )
 
 
 def _is_tied(stack: Stack) -> bool:

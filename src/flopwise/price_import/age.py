@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import PURCHASES, UNDATED, Offer, days_old
+from flopwise.facts.defaults import PURCHASES
+from flopwise.facts.offers import UNDATED, Offer, days_old
 from flopwise.pictures import BarPicture, Picture
-from flopwise.price_import.imports import ImportedFile, imported_files
+from flopwise.price_import.imports import ImportedFile, list_prices
 from flopwise.results import Result, attributes
 from flopwise.values import dataclass
 
@@ -104,7 +105,7 @@ class PriceAges(Result):
         }
         return PriceAges(
             today=today.isoformat(), most_days=most_days, providers=tuple(ages(facts.offers, today, most_days)),
-            imported=tuple(imported_files()),
+            imported=tuple(list_prices()),
             book=tuple(_age_of(what, dates, today, most_days) for what, dates in book.items()),
         )  # fmt: skip
 

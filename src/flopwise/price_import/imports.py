@@ -19,7 +19,8 @@ from typing import Any
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError, nearest_names
 from flopwise.facts import offers, tables
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import OFFERS, PURCHASES, UNDATED, Offer
+from flopwise.facts.defaults import PURCHASES
+from flopwise.facts.offers import OFFERS, UNDATED, Offer
 from flopwise.facts.price_files import ENDING, prices_folder, stamps
 from flopwise.facts.rows import csv_text
 from flopwise.files import write_whole
@@ -191,7 +192,7 @@ def own_rows(path: Path, facts: Facts, latest: str) -> PriceRows:
             day = row.values.get(column) or offers.UNDATED
             if latest and day != offers.UNDATED and day > latest:
                 raise row.error(column, day, f"it lies ahead; allowed: days up to {latest}")
-        if not any(row.values.get(f"{way}_usd_per_hour") for way in offers.PURCHASES):
+        if not any(row.values.get(f"{way}_usd_per_hour") for way in PURCHASES):
             made.skipped["no price"] += 1
             continue
         offer = offers.OFFERS.row_of(row, known.get(key))
@@ -358,10 +359,23 @@ def write_prices(name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
     return path
 
 
-def remove_prices(name: str) -> Path:
-    """Delete the prices `name`.
+def remove_prices(name: str) -> str:
+    """Delete imported prices; returns the path of the file that is gone.
 
-    Raises: UnknownNameError: there are none of that name. SpecError: the file cannot be deleted.
+    Args:
+        name: of the import.
+
+    Raises:
+        UnknownNameError: there are none of that name.
+        SpecError: the file cannot be deleted.
+
+    Examples:
+        >>> import flopwise
+        >>> try:
+        ...     flopwise.remove_prices("nobody")
+        ... except flopwise.UnknownNameError as error:
+        ...     print(type(error).__name__)
+        UnknownNameError
     """
     path, names = price_file(name), [Path(stamp[0]).stem for stamp in stamps()]
     if name not in names:
@@ -370,13 +384,19 @@ def remove_prices(name: str) -> Path:
         path.unlink()
     except OSError as fault:
         raise SpecError(f"{path}: cannot be removed ({fault.strerror or fault})") from None
-    return path
+    return str(path)
 
 
-def imported_files() -> list[ImportedFile]:
-    """The imported files, oldest first; files that cannot be read say why.
+def list_prices() -> list[ImportedFile]:
+    """List the imported price files, oldest first; files that cannot be read say why.
 
-    Raises: SpecError: the folder cannot be read.
+    Raises:
+        SpecError: the folder cannot be read.
+
+    Examples:
+        >>> import flopwise
+        >>> [prices.name for prices in flopwise.list_prices()]
+        [...]
     """
     files = []
     for where, changed_ns, _ in stamps():

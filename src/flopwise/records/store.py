@@ -151,18 +151,18 @@ class Store:
         names = [row["name"] for row in self._rows(select(table.c.name).distinct().limit(1000))]
         raise UnknownNameError("run", key, names, f"`flopwise runs list` shows those of {self.place}")
 
+    def named_runs(self, keys: Iterable[str]) -> list[Run]:
+        """The runs of these ids or names, each once. Raises as `run`."""
+        return list({(run := self.run(key)).run_id: run for key in keys}.values())
+
     def summaries(self, run_id: str) -> dict[SeriesKey, MetricSummary]:
         """The summary of each metric and device of a run."""
         return self.all_summaries([run_id]).get(run_id, {})
 
-    def all_summaries(
-        self, run_ids: Sequence[str], metrics: Iterable[str] = ()
-    ) -> dict[str, dict[SeriesKey, MetricSummary]]:
-        """The summaries of several runs by their ids, of all metrics or of some."""
+    def all_summaries(self, run_ids: Sequence[str]) -> dict[str, dict[SeriesKey, MetricSummary]]:
+        """The summaries of several runs by their ids."""
         runs, series = schema.runs, schema.series
         query = select(runs.c.run_id, series).join_from(series, runs, series.c.run_number == runs.c.number)
-        if names := list(metrics):
-            query = query.where(series.c.metric.in_(names))
         summaries: dict[str, dict[SeriesKey, MetricSummary]] = defaultdict(dict)
         for start in range(0, len(run_ids), 500):
             some = query.where(runs.c.run_id.in_(run_ids[start : start + 500]))

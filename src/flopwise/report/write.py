@@ -8,9 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from flopwise.errors import SpecError
-from flopwise.files import read_limited
-from flopwise.fleet.assessment import FORMAT, Assessment
+from flopwise.fleet.assessment import ASSESSMENT_FILE, Assessment
 from flopwise.fleet.check import Check, CheckedWorkload
 from flopwise.folders import check_folder, write_folder
 from flopwise.report.blocks import Block, Bullets, Document, Section, Table, Text, Tile, Tiles
@@ -23,10 +21,9 @@ from flopwise.search.answer import Plan
 from flopwise.search.answer import to_json as plan_json
 from flopwise.units import format_percent
 
-JSON, PLANS, CHECK_JSON = "assessment.json", "plans", "check.json"
+PLANS, CHECK_JSON = "plans", "check.json"
 HTML, MARKDOWN = "report.html", "report.md"
 PLAN_NAME = re.compile(r"\d{3,}-[a-z0-9-]+\.(json|html)")
-MOST_BYTES = 200_000_000
 
 
 def to_json(answer: Assessment | Check) -> bytes:
@@ -41,7 +38,7 @@ def _text(text: str) -> bytes:
 TARGETS: dict[str, Callable[[Assessment, Document], bytes]] = {
     HTML: lambda _, made: _text(html(made)),
     MARKDOWN: lambda _, made: _text(markdown(made)),
-    JSON: lambda assessment, _: to_json(assessment),
+    ASSESSMENT_FILE: lambda assessment, _: to_json(assessment),
 }
 """What is written of an assessment and of the document that people read: a file of each name, by its function."""
 
@@ -50,30 +47,6 @@ def plan_file(name: str, number: int) -> str:
     """The file of a workload's plan: its name with nothing in it that could lead elsewhere, and its number."""
     safe = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
     return f"{PLANS}/{number:03d}-{safe or 'workload'}.json"
-
-
-class _Version(msgspec.Struct):
-    version: int = 0
-
-
-def read_assessment(path: Path | str) -> Assessment:
-    """An assessment that `write_report` wrote; `path` is its file, or the folder of the report.
-
-    Raises: SpecError: the file cannot be read or is no assessment.
-    """
-    file = Path(path)
-    file = file / JSON if file.is_dir() else file
-    data = read_limited(file, MOST_BYTES, remedy=f"; give an {JSON} of a report", too_large="not an assessment")
-    try:
-        version = msgspec.json.decode(data, type=_Version).version
-        if version > FORMAT:
-            raise SpecError(
-                f"{file}: assessment format {version}, of a newer flopwise; this one reads format {FORMAT}: "
-                "upgrade it, or assess the old fleet again"
-            )
-        return msgspec.json.decode(data, type=Assessment)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SpecError(f"{file}: not an assessment ({str(error)[:160]}); give an {JSON} of a report") from None
 
 
 def with_plan_files(assessment: Assessment, plans: Mapping[str, Plan]) -> Assessment:

@@ -6,14 +6,13 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields
 from functools import cached_property, lru_cache, partial
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.energy import device_watts
-from flopwise.cost.fabric import Fabric
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import num_instances
 from flopwise.errors import MissingFactError, SpecError
@@ -22,17 +21,18 @@ from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.facts.storage import Storage
 from flopwise.ops.flops import stack_shape, stack_works
-from flopwise.search.joined_replicas import JoinedRunner, RowsOnce, TimedReplicas
+from flopwise.search.joined_replicas import JoinedReplicas, JoinedRunner, TimedReplicas, rows_of
 from flopwise.search.nodes import NodeKind
 from flopwise.search.replica import DEGREES, answers_in_one_pass, replica_job
-from flopwise.search.session_caches import LayoutCaches
+from flopwise.search.session_caches import LayoutCaches, cache_hits
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
 from flopwise.serving.disaggregated import pooled_load, pooled_users, prefill_layout
-from flopwise.serving.iteration import Runner, StepTime, norms_over_ranks, whole_prompts
+from flopwise.serving.iteration import StepTime, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, StepMemory, rank_budget, serving_memory
 from flopwise.serving.precision import ComputePath, product_path
+from flopwise.serving.sessions import SessionTraffic
 from flopwise.serving.startup import cold_start
 from flopwise.serving.steady import (
     Percentile,
@@ -40,7 +40,6 @@ from flopwise.serving.steady import (
     SteadyCurves,
     batch_sizes,
     closed_loop,
-    full_step_s,
 )
 from flopwise.serving.techniques import (
     cached_tokens,
@@ -226,13 +225,11 @@ def deployments_together(answers: Sequence[tuple[ReplicaQuestion, Answer]]) -> l
             columns[place] = _closed_columns(sized, sized.steady, question)
         else:
             flow, started = question.workload, sized.job.software  # its budget of a step goes by the device
-            key = started.name, started.prefill_tokens, flow.requests_per_s, flow.techniques.any
+            key = started.name, started.prefill_tokens, flow.requests_per_s, flow.techniques, flow.sessions
             arriving[key].append((place, question, sized))
     for group in arriving.values():
-        first = group[0][1].workload  # techniques, and what caches hold of sessions, differ from device to device
-        alike = not first.techniques.any and first.sessions is None
-        for start in range(0, len(group), READ_TOGETHER if alike else 1):
-            places, *members = zip(*group[start : start + (READ_TOGETHER if alike else 1)], strict=True)
+        for start in range(0, len(group), READ_TOGETHER):
+            places, *members = zip(*group[start : start + READ_TOGETHER], strict=True)
             columns |= zip(places, _arriving_columns(*members), strict=True)
     results = list[Deployments | None]()
     for place, (question, sized) in enumerate(answers):
@@ -297,19 +294,20 @@ class ReplicaQuestion:
     def is_kept(self) -> bool:
         """True if other workloads may have the same answer: not where users are shared among the replicas."""
         users = self.workload.concurrency is not None and self.workload.requests_per_s is None
-        return self.between is None and self.is_joined and not users
+        plain = not self.workload.techniques.any and self.workload.sessions is None
+        return self.between is None and plain and not users
 
     @property
     def is_joined(self) -> bool:
         """True if it is sized together with others."""
-        return not self.workload.techniques.any and self.workload.sessions is None
+        return not self.workload.techniques.offloads
 
     @property
     def devices(self) -> tuple[object, ...]:
         """The key of questions that are answered together: all but the links and the devices of a node."""
         model, cluster, _, _, *others = self.key
         assert isinstance(cluster, Cluster)
-        return model, cluster.rates.key, *others
+        return model, cluster.rates.key, *others, self.workload.techniques, self.workload.sessions
 
 
 @dataclass(frozen=True, eq=False)  # itself alone is the same
@@ -325,18 +323,12 @@ class SizedReplicas:
     fetch_s: float | Floats = 0.0  # of a prompt, until stores have brought what they hold of it
     bands: dict[bool, dict[str, ErrorBand]] = field(default_factory=lambda: {False: {}, True: {}}, compare=False)
     """`Deployments.bands` of closed loops, and of requests that arrive at a rate."""
+    sessions: ClassVar[None] = None  # whose histories are not counted yet
 
     @property
     def job(self) -> ServeJob:
         """All rows in columns."""
         return self.timed.job
-
-    @cached_property
-    def full_s(self) -> Floats:
-        """Seconds of a step that uses all of its prefill budget; `size_together` has those of many at once."""
-        assert self.steady is not None, "only models that generate are in closed loops"
-        whole = full_step_s(self.timed.machine, self.job.layout, self.steady.batch, *request_work(self.job))
-        return np.broadcast_to(whole, self.batch.shape)
 
     @cached_property
     def start_s(self) -> Floats:
@@ -394,7 +386,7 @@ def sized_replicas(question: ReplicaQuestion) -> Answer:
     grid = _question_grid(question)
     memory = _grid_memory(question, grid, question.node.cluster.accelerator.hbm_bytes)
     sizing = _sizing(question, _Room(grid, memory))
-    answer = _answer(sizing, _closed_loops([sizing])[0] if _generates(sizing) else None)
+    answer = _in_closed_loops([sizing])[0] if _generates(sizing) else _answer(sizing)
     if question.is_kept:
         SIZED[question] = answer
     return answer
@@ -416,7 +408,6 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
     A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
     """
     groups = _joined_questions(questions)
-    arrive = any(question.workload.requests_per_s is not None for group in groups for question in group)
     known, fresh = dict[ReplicaQuestion, Answer](), list[dict[ReplicaQuestion, _Sizing | Deployments | None]]()
     for group in groups:
         kept = {question: SIZED[question] for question in group if question.is_kept and question in SIZED}
@@ -428,33 +419,17 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
             fresh.append({question: _sizing(question, rooms[question]) for question in group if question in rooms})
         except (MissingFactError, SpecError):
             continue
-    loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh], full=arrive)
+    loops = _loops_by_id([[one for one in group.values() if _generates(one)] for group in fresh])
     for sizings in fresh:
         for question, sizing in sizings.items():
-            if not _generates(sizing) or id(sizing) in loops:
-                known[question] = _answer(sizing, loops.get(id(sizing)))
+            if not _generates(sizing):
+                known[question] = _answer(sizing)
+            elif id(sizing) in loops:
+                known[question] = loops[id(sizing)]
     for question, answer in known.items():
         if question.is_kept:
             SIZED[question] = answer
-    _fill_full_steps([
-        [known[question] for question in group if question in known and question.workload.requests_per_s is not None]
-        for group in groups
-    ])  # fmt: skip
     return known
-
-
-def _fill_full_steps(groups: Sequence[Sequence[Answer]]) -> None:
-    """Time the steps with a full prefill budget of replicas that have none so far; by device."""
-    missing = [
-        [one for one in group if isinstance(one, SizedReplicas) and one.steady and "full_s" not in vars(one)]
-        for group in groups
-    ]
-    for some in _joined_groups(missing):
-        if len(some) > 1:
-            batches = [np.broadcast_to(one.steady.batch, one.batch.shape) for one in some if one.steady is not None]
-            full_s = JoinedReplicas([one.timed for one in some], batches).full_steps_s(batches)
-            for one, seconds in zip(some, full_s, strict=True):
-                vars(one)["full_s"] = seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,57 +443,52 @@ class _Sizing:
     known: dict[str, Any]
     start: tuple[float, Storage]
     fetch_s: float | Floats = 0.0
+    caches: LayoutCaches | None = None  # of sessions, whose histories are not counted yet
 
     @property
     def job(self) -> ServeJob:
         """All rows in columns."""
         return self.timed.job
 
+    @property
+    def sessions(self) -> SessionTraffic | None:
+        """The sessions whose histories are not counted yet."""
+        return None if self.caches is None else self.caches.sessions
+
+    def with_loops(self, steady: Steady | None) -> SizedReplicas:
+        """The replicas with their closed loops; None where they answer in one pass."""
+        return SizedReplicas(
+            self.timed, self.batch, self.num_layouts, steady, self.known, self.start, fetch_s=self.fetch_s
+        )
+
 
 def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
     return isinstance(sizing, _Sizing) and not sizing.one_pass
 
 
-class _Loops(NamedTuple):
-    """The closed loops of a sizing, and `SizedReplicas.full_s`, or None where it is not known yet."""
-
-    steady: Steady
-    full_s: Floats | None = None
+def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None = None) -> Answer:
+    """The sizing with its closed loops, if it has any; what has no rows is an answer by itself."""
+    return sizing.with_loops(steady) if isinstance(sizing, _Sizing) else sizing
 
 
-def _answer(sizing: _Sizing | Deployments | None, loops: _Loops | None) -> Answer:
-    """The sizing with its closed loops; what has none is an answer by itself."""
-    if not isinstance(sizing, _Sizing):
-        return sizing
-    steady = None if loops is None else loops.steady
-    answer = SizedReplicas(
-        sizing.timed, sizing.batch, sizing.num_layouts, steady, sizing.known, sizing.start, fetch_s=sizing.fetch_s
-    )
-    if loops is not None and loops.full_s is not None:
-        vars(answer)["full_s"] = loops.full_s
-    return answer
-
-
-def _closed_loops(some: Sequence[_Sizing], *, full: bool = False) -> list[_Loops]:
-    """The closed loops of sizings that the same formulas hold for; `full`: with steps of a full prefill budget."""
+def _in_closed_loops(some: Sequence[_Sizing]) -> list[SizedReplicas]:
+    """The sizings, for which the same formulas hold, in their closed loops."""
+    some = _with_histories(some)
     if len(some) == 1:
         (one,) = some
         work = request_work(one.job)
-        return [_Loops(closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True))]
-    joined = JoinedReplicas([one.timed for one in some], [one.batch for one in some])
-    loops = joined.closed_loops()
-    if not full:
-        return [_Loops(steady) for steady in loops]
-    batches = [np.broadcast_to(steady.batch, one.batch.shape) for one, steady in zip(some, loops, strict=True)]
-    return [_Loops(*each) for each in zip(loops, joined.full_steps_s(batches), strict=True)]
+        loops = [closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True)]
+    else:
+        loops = JoinedReplicas([one.timed for one in some], [one.batch for one in some]).closed_loops()
+    return [one.with_loops(steady) for one, steady in zip(some, loops, strict=True)]
 
 
-def _loops_by_id(groups: Sequence[Sequence[_Sizing]], *, full: bool) -> dict[int, _Loops]:
-    """The closed loops of sizings, by the `id` of each; none of those whose device lacks a rate."""
-    loops: dict[int, _Loops] = {}
+def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, SizedReplicas]:
+    """The sizings in their closed loops, by the `id` of each; none of those whose device lacks a rate."""
+    loops: dict[int, SizedReplicas] = {}
     for some in _joined_groups(groups):
         try:
-            loops |= zip(map(id, some), _closed_loops(some, full=full), strict=True)
+            loops |= zip(map(id, some), _in_closed_loops(some), strict=True)
         except (MissingFactError, SpecError):
             continue
     return loops
@@ -531,7 +501,7 @@ def _joined_groups(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
     """Groups of one device each, those side by side that the same formulas hold for, up to `JOINED_ROWS`."""
     joined: dict[tuple[object, ...], list[list[OnJob]]] = {}
     for group in filter(None, groups):
-        parts = joined.setdefault(JoinedRunner.formulas([one.timed for one in group]), [[]])
+        parts = joined.setdefault((JoinedRunner.formulas([one.timed for one in group]), group[0].sessions), [[]])
         rows = sum(one.batch.size for one in parts[-1]) + sum(one.batch.size for one in group)
         if parts[-1] and rows > JOINED_ROWS:
             parts.append([])
@@ -639,8 +609,9 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
         "found_frac": np.zeros(sizes.size),
         "prefill_gpus": np.full(sizes.size, pool),
     }
+    sizing = _Sizing(TimedReplicas(job, runner(job)), batch, fit.size, one_pass, known, question.start)
     if workload.sessions is None:
-        return _Sizing(TimedReplicas(job, runner(job)), batch, fit.size, one_pass, known, question.start)
+        return sizing
     tokens, token_bytes = _cache_rooms(memory, grid, fit, whole.shape)
     largest = {name: degree[-fit.size :] for name, degree in degrees.items()}
     fewest = least[-fit.size :] if isinstance(least, np.ndarray) and least.ndim else least
@@ -649,20 +620,27 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
         in_flight = batch[-fit.size :] * largest["dp"]
         return _replicas(capacity, in_flight, workload, fewest, np.zeros(fit.size))
 
-    alone = replace(job, layout=ServingLayout(**largest))
-    caches = LayoutCaches(job=alone, batch=batch[-fit.size :], tokens=tokens, token_bytes=token_bytes)
-    session_caches, fetch_s = caches(workload, replicas)
-    known["found_frac"] = np.broadcast_to(session_caches, sizes.shape).ravel()
-    job = replace(job, techniques=replace(job.techniques, hit_frac=known["found_frac"]))
-    return _Sizing(
-        TimedReplicas(job, runner(job)),
-        batch,
-        fit.size,
-        one_pass,
-        known,
-        question.start,
-        np.broadcast_to(fetch_s, sizes.shape).ravel(),
-    )
+    caches = LayoutCaches(
+        job=replace(job, layout=ServingLayout(**largest)), workload=workload, batch=batch[-fit.size :], tokens=tokens,
+        token_bytes=token_bytes, replicas=replicas,
+    )  # fmt: skip
+    return replace(sizing, caches=caches)
+
+
+def _with_histories(sizings: Sequence[_Sizing]) -> list[_Sizing]:
+    """The sizings with what caches hold of the histories of sessions, which are the same for all; or as they are."""
+    several, caches = list[_Sizing](), [one.caches for one in sizings if one.caches is not None]
+    if not caches:
+        return list(sizings)
+    found = cache_hits(caches)
+    for sizing, (found_frac, fetch_s) in zip(sizings, found, strict=True):
+        hits, fetches = (np.tile(column, sizing.batch.size // sizing.num_layouts) for column in (found_frac, fetch_s))
+        job = replace(sizing.job, techniques=replace(sizing.job.techniques, hit_frac=cast("Any", hits)))
+        known = sizing.known | {"found_frac": hits}
+        several.append(
+            replace(sizing, timed=TimedReplicas(job, runner(job)), known=known, fetch_s=fetches, caches=None)
+        )
+    return several
 
 
 def _with_pools(grid: ServingLayout, prefill_gpus: int) -> ServingLayout:
@@ -800,19 +778,21 @@ def _together(sized: tuple[SizedReplicas, ...]) -> _ReplicasTogether:
         prefill_share=column(one.prefill_share for one in steady)[rows], bunched_s=unread,
         decode=step._replace(seconds=seconds[rows], floor_s=floor_s[rows]),
         mixed=step._replace(seconds=column(one.mixed.seconds for one in steady)[rows]),
+        full_s=column(one.full_s for one in steady)[rows],
     )  # fmt: skip
     degrees = {name: column(np.asarray(getattr(one.job.layout, name)) for one in sized) for name in DEGREES}
     batch, job = column(one.batch for one in sized), sized[0].job
     layout = ServingLayout(**{name: degree[rows][:1] for name, degree in degrees.items()})
-    full_s = column(one.full_s for one in sized)[rows]
     parts = ("compute_s", "memory_s", "communication_s", "conversion_s")
     drawn = {name: column(getattr(one.decode, name) for one in steady) for name in parts}
     prompt, steps = request_work(job)
-    tokens: Any = column([prompt])[rows][:1] if np.ndim(prompt) else prompt  # those of each layout
+    tokens: Any = prompt
+    if np.ndim(prompt):  # those of each layout
+        tokens = column(request_work(one.job)[0] for one in sized)[rows][:1]
     return _ReplicasTogether(
         batch=batch, ranks=degrees["dp"], capacity=column(one.requests_per_s for one in steady) * degrees["dp"],
         decode=step._replace(seconds=seconds, **drawn), ends=np.cumsum([one.batch.size for one in sized]).tolist(),
-        curves=SteadyCurves(sized[0].timed.machine, layout, tokens, steps, batch[rows], loops, full_s), gather=rows,
+        curves=SteadyCurves(sized[0].timed.machine, layout, tokens, steps, batch[rows], loops), gather=rows,
         place=np.concatenate(place),
     )  # fmt: skip
 
@@ -1053,7 +1033,7 @@ def _one_pass_steps(sizings: Sequence[tuple[ReplicaQuestion, SizedReplicas]]) ->
             continue
         joined = JoinedReplicas([one.timed for one in some], [one.batch for one in some])
         step = joined.machine.step(whole_prompts(joined.machine.model, joined.in_flight, tokens), joined.layout)
-        steps |= {id(one): _rows_of(step, rows) for one, rows in zip(some, joined.rows, strict=True)}
+        steps |= {id(one): rows_of(step, rows) for one, rows in zip(some, joined.rows, strict=True)}
     return steps
 
 
@@ -1106,62 +1086,3 @@ def _waiting_batches(batch: Floats, service: Floats, num_layouts: int, arrivals:
         return np.where(smaller, values[:, None, :], values[None]).reshape(len(sizes), -1)
 
     return WaitingBatches(table(sizes), table(step_s), arrivals)
-
-
-# Replicas on several kinds of nodes, timed together: what a step costs is mostly its calls
-
-
-class JoinedReplicas:
-    """Replicas with the same `formulas` and so many in flight in one column, links of the same form side by side."""
-
-    def __init__(self, several: Sequence[TimedReplicas], in_flight: Sequence[Floats]) -> None:
-        norms = any(norms_over_ranks(kind.items) for kind in several[0].machine.model.stacks[0].kinds)
-        by_links: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for number, (_, machine) in enumerate(several):
-            starts_s = machine.own_rates.value["kernel_s"] if norms else None  # between the halves of such a norm
-            by_links[machine.fabric.form, starts_s].append(number)
-        self.order = [number for group in by_links.values() for number in group]
-        sizes = [np.size(several[number].job.layout.tp) for number in self.order]
-        ends = np.cumsum(sizes).tolist()
-        slices = dict(zip(self.order, map(slice, [0, *ends], ends), strict=False))
-        self.rows = [slices[number] for number in range(len(several))]
-        machines, place = (
-            tuple(several[number].machine for number in self.order),
-            np.repeat(np.arange(len(sizes)), sizes),
-        )
-        parts = []
-        for group in by_links.values():
-            rows, first = slice(slices[group[0]].start, slices[group[-1]].stop), several[group[0]].machine
-            own = place[rows] - place[rows.start]
-            links = Fabric.together([several[number].machine.fabric for number in group], own)
-            parts.append((rows, first if links is first.fabric else replace(first, fabric=links)))
-        plain = {f.name: getattr(machines[0], f.name) for f in fields(Runner) if f.init}
-        self.layout = ServingLayout(**{name: self._in_order([getattr(job.layout, name) for job, _ in several])
-            for name in DEGREES})  # fmt: skip
-        self.work, self.in_flight = request_work(several[0].job), self._in_order(in_flight)
-        once = RowsOnce.of(machines, place, self.layout, self.in_flight)
-        self.machine = JoinedRunner(**plain, parts=tuple(parts), machines=machines, place=place, once=once)
-
-    def _in_order(self, columns: Sequence[Any]) -> Floats:
-        return np.concatenate([np.asarray(columns[number]) for number in self.order])
-
-    def closed_loops(self) -> list[Steady]:
-        """The `closed_loop` of each job's replicas."""
-        steady = closed_loop(self.machine, self.layout, self.in_flight, *self.work, only_seconds=True)
-        return [_rows_of(steady, rows) for rows in self.rows]
-
-    def full_steps_s(self, batches: Sequence[Floats]) -> list[Floats]:
-        """Seconds of each job's steps that use all of their prefill budget while `batches` decode."""
-        whole: Floats = np.asarray(full_step_s(self.machine, self.layout, self._in_order(batches), *self.work))
-        return [whole[rows] for rows in self.rows]
-
-
-def _rows_of(columns: Any, rows: slice) -> Any:
-    """A tuple of columns, or of such tuples, of only these rows; a number stays one."""
-    parts = list[Any]()
-    for one in columns:
-        if isinstance(one, np.ndarray):
-            parts.append(one[rows] if one.ndim else one)
-        else:
-            parts.append(_rows_of(one, rows) if isinstance(one, StepTime) else one)
-    return columns._make(parts)

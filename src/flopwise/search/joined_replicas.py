@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields
 from functools import lru_cache
@@ -11,20 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise import values
+from flopwise.cost.fabric import Fabric
 from flopwise.cost.kernels import DOT, KEYS, PACKED_16, PACKING, PORTED, STREAMS, UNPACKED
 from flopwise.cost.rates import Rates, precision, together
 from flopwise.facts.architecture import Item
 from flopwise.facts.software import Engine
+from flopwise.ops.fusion import Group
 from flopwise.ops.shapes import Work
-from flopwise.serving.iteration import Runner, StepLoad, StepTime, on_intel
+from flopwise.ops.types import Array, Floats
+from flopwise.search.replica import DEGREES
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, norms_over_ranks, on_intel
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.techniques import request_work
+from flopwise.serving.steady import Steady, closed_loop
+from flopwise.serving.techniques import TechniqueRunner, prefix_tokens, request_work
 
-Floats = NDArray[np.floating[Any]]
-
-BY_PART = frozenset({"rates", "fabric", "engine", "dtype", "weight_bits", "head_bits", "chains"})
-"""Fields of `Runner` that may differ between replicas in one column; of an engine its limits alone."""
+BY_PART = frozenset({
+    "rates", "fabric", "engine", "dtype", "weight_bits", "head_bits", "chains", "draft", "draft_layout",
+    "cached_tokens",
+})  # fmt: skip
+"""Fields of runners that may differ between replicas in one column; of an engine its limits alone."""
 
 
 FEW_ROWS = 1000
@@ -86,6 +93,14 @@ def _device(machine: Runner) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+def _formulas(machine: Runner) -> tuple[object, ...]:
+    """The part of `JoinedRunner.formulas` that a runner has, its draft's included."""
+    draft = machine.draft if isinstance(machine, TechniqueRunner) else None
+    plain = (getattr(machine, f.name) for f in fields(machine) if f.init and f.name not in BY_PART)
+    drafts = () if draft is None else _formulas(draft)
+    return (_without_limits(machine.engine), _arithmetic(machine), _device(machine), *plain, *drafts)
+
+
 def _as_named(mine: tuple[str, ...], rates: Rates, first: Runner) -> Rates:
     """A machine's rates, those of its precisions (`mine`) under the names that `first` has for its own."""
     theirs = _dtypes(first)
@@ -101,7 +116,7 @@ def _as_named(mine: tuple[str, ...], rates: Rates, first: Runner) -> Rates:
 
 
 @values.dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedRunner(Runner):
+class JoinedRunner(TechniqueRunner):
     """A runner of the rows of several with the same `formulas`; messages go over the links of each.
 
     `parts`: rows over links of the same form, one after another, and a runner of them; `place`: of each row the one of
@@ -127,11 +142,11 @@ class JoinedRunner(Runner):
         and format.
         """
         job, one = group[0]
-        plain = (getattr(one, f.name) for f in fields(Runner) if f.init and f.name not in BY_PART)
+        prompt, steps = request_work(job)
         shared, spread = (
             any((np.asarray(getattr(each.job.layout, name)) > 1).any() for each in group) for name in ("dp", "ep")
         )
-        return (request_work(job), shared, spread, _without_limits(one.engine), _arithmetic(one), _device(one), *plain)
+        return (job.input_tokens if np.ndim(prompt) else prompt, steps, shared, spread, *_formulas(one))
 
     def __post_init__(self) -> None:
         """Lay the figures of the machines side by side."""
@@ -162,31 +177,44 @@ class JoinedRunner(Runner):
             self._formats[key] = each[0][0], self._column([bits for _, bits in each])
         return self._formats[key]
 
-    def kernels_time(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool) -> StepTime:
+    def kernels_times(
+        self, blocks: Sequence[Sequence[Group]], load: StepLoad, split: ServingLayout, *, inside: bool
+    ) -> list[StepTime]:
         """As of `Runner`; shape of the rows."""
         if self.once is None:
-            return Runner.kernels_time(self, items, load, split, inside=inside)
+            return Runner.kernels_times(self, blocks, load, split, inside=inside)
         first, place, runner = self.once
         load, split = self._some_rows(load, first), self._some_rows(split, first)
-        time = Runner.kernels_time(runner, items, load, split, inside=inside)
-        return StepTime(*(part[place] if isinstance(part, np.ndarray) and part.ndim else part for part in time))
+        times = Runner.kernels_times(runner, blocks, load, split, inside=inside)
+        return [
+            StepTime(*(part[..., place] if isinstance(part, np.ndarray) and part.ndim else part for part in time))
+            for time in times
+        ]
 
-    def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
+    def messages_s(
+        self, kinds: Sequence[Sequence[Item]], load: StepLoad, split: ServingLayout, width: int
+    ) -> list[Floats]:
         """As each has them; shape of the rows."""
-        return self._each(load, split, lambda one, *of_rows: one.messages_s(items, *of_rows, width))
+        return self._each(load, split, lambda one, *of_rows: one.messages_s(kinds, *of_rows, width))
 
     def pipeline_s(self, load: StepLoad, split: ServingLayout, width: int) -> Floats:
         """As each has it; shape of the rows."""
-        return self._each(load, split, lambda one, *of_rows: one.pipeline_s(*of_rows, width))
+        (hops_s,) = self._each(load, split, lambda one, *of_rows: [one.pipeline_s(*of_rows, width)])
+        return hops_s
 
-    def _each(self, load: StepLoad, split: ServingLayout, seconds: Callable[..., Floats]) -> Floats:
-        if len(self.parts) == 1:
-            return np.asarray(seconds(self.parts[0][1], load, split))
-        column = np.empty(self.place.size)
+    def _each(self, load: StepLoad, split: ServingLayout, seconds: Callable[..., list[Floats]]) -> list[Floats]:
         pieces = zip(self.parts, self._of_parts(load), self._of_parts(split), strict=True)
-        for (rows, one), its_load, its_split in pieces:
-            column[rows] = seconds(one, its_load, its_split)
-        return column
+        found = [seconds(one, its_load, its_split) for (_, one), its_load, its_split in pieces]
+        if len(found) == 1:
+            return found[0]
+        columns = list[Floats]()
+        for each in zip(*found, strict=True):
+            loads = np.broadcast_shapes(*(np.shape(values_s)[:-1] for values_s in each))  # side by side
+            column = np.empty((*loads, self.place.size))
+            for (rows, _), values_s in zip(self.parts, each, strict=True):
+                column[..., rows] = values_s
+            columns.append(column)
+        return columns
 
     def _of_parts(self, value: Any) -> list[Any]:
         """A load or a layout of the rows of each part: a step asks for it several times."""
@@ -212,7 +240,7 @@ class RowsOnce(NamedTuple):
 
     @classmethod
     def of(
-        cls, machines: tuple[Runner, ...], place: NDArray[np.intp], layout: ServingLayout, in_flight: Floats
+        cls, machines: tuple[Runner, ...], place: NDArray[np.intp], layout: ServingLayout, in_flight: Array
     ) -> RowsOnce | None:
         """Rows of replicas with so many in flight; None where there are too few alike to gain by it.
 
@@ -238,4 +266,84 @@ class RowsOnce(NamedTuple):
 def _rows(value: Any, rows: slice | NDArray[np.intp]) -> Any:
     """A load or a layout of only these rows."""
     columns = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
-    return values.replace(value, **{name: column[rows] for name, column in columns if getattr(column, "ndim", 0)})
+    return values.replace(value, **{name: column[..., rows] for name, column in columns if getattr(column, "ndim", 0)})
+
+
+class JoinedReplicas:
+    """Replicas with the same `formulas` and so many in flight in one column, links of the same form side by side."""
+
+    def __init__(self, several: Sequence[TimedReplicas], in_flight: Sequence[Floats]) -> None:
+        every = [machine for _, machine in several]
+        drafts = [machine.draft for machine in every if isinstance(machine, TechniqueRunner) and machine.draft]
+        stacks = [one.model.stacks[0] for one in (every[0], *drafts[:1])]
+        norms = any(norms_over_ranks(kind.items) for stack in stacks for kind in stack.kinds)
+        by_links: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for number, machine in enumerate(every):
+            starts_s = machine.own_rates.value["kernel_s"] if norms else None  # between the halves of such a norm
+            by_links[machine.fabric.form, starts_s].append(number)
+        self.order = [number for group in by_links.values() for number in group]
+        sizes = [np.size(several[number].job.layout.tp) for number in self.order]
+        ends = np.cumsum(sizes).tolist()
+        slices = dict(zip(self.order, map(slice, [0, *ends], ends), strict=False))
+        self.rows = [slices[number] for number in range(len(several))]
+        self.place = np.repeat(np.arange(len(sizes)), sizes)
+        self.links = list[tuple[slice, int, Fabric]]()  # rows, the first of their replicas, and the links of each
+        for group in by_links.values():
+            rows = slice(slices[group[0]].start, slices[group[-1]].stop)
+            place = self.place[rows] - self.place[rows.start]
+            self.links.append((rows, group[0], Fabric.together([every[number].fabric for number in group], place)))
+        self.layout = ServingLayout(**{name: self._in_order([getattr(job.layout, name) for job, _ in several])
+            for name in DEGREES})  # fmt: skip
+        self.in_flight = self._in_order(in_flight)
+        self.job = self._with_hits(several[0].job, [job.techniques.hit_frac for job, _ in several])
+        own: dict[str, Any] = {}
+        if drafts:
+            tp = self._in_order([machine.draft_layout.tp for machine in every if isinstance(machine, TechniqueRunner)])
+            own = {"draft": self._joined_runner(drafts), "draft_layout": ServingLayout(tp=tp)}
+        if np.ndim(self.job.techniques.hit_frac):
+            own["cached_tokens"] = prefix_tokens(self.job)
+        self.machine = self._joined_runner(every, **own)
+
+    def _with_hits(self, job: ServeJob, hits: Sequence[Any]) -> ServeJob:
+        """A job with the share of prompts that caches hold: as it has it, or of each row where `hits` are columns."""
+        if not any(map(np.ndim, hits)):
+            return job
+        by_row: Any = self._in_order(hits)
+        return values.replace(job, techniques=values.replace(job.techniques, hit_frac=by_row))
+
+    def _joined_runner(self, runners: Sequence[Runner], **own: Any) -> JoinedRunner:
+        """One runner of all rows; `own`: fields of it that differ from those of each."""
+        machines = tuple(runners[number] for number in self.order)
+        parts = tuple((rows, values.replace(runners[number], fabric=links)) for rows, number, links in self.links)
+        plain = {f.name: getattr(machines[0], f.name) for f in fields(machines[0]) if f.init} | own
+        by_row = np.ndim(self.job.techniques.hit_frac)  # prompts differ
+        once = None if by_row else RowsOnce.of(machines, self.place, self.layout, self.in_flight)
+        return JoinedRunner(**plain, parts=parts, machines=machines, place=self.place, once=once)
+
+    def _in_order(self, columns: Sequence[Any]) -> Array:
+        return np.concatenate([np.asarray(columns[number]) for number in self.order])
+
+    def closed_loops(self) -> list[Steady]:
+        """The `closed_loop` of each job's replicas."""
+        return self._loops(self.machine, self.job, self.in_flight)
+
+    def closed_loops_with(self, in_flight: Sequence[Array], hits: Sequence[Array]) -> list[Steady]:
+        """As `closed_loops`, with others in flight, of whose prompts caches hold these shares; columns before, too."""
+        job = self._with_hits(self.job, hits)
+        machine = values.replace(self.machine, cached_tokens=prefix_tokens(job))
+        return self._loops(machine, job, self._in_order(in_flight))
+
+    def _loops(self, machine: JoinedRunner, job: ServeJob, in_flight: Array) -> list[Steady]:
+        steady = closed_loop(machine, self.layout, in_flight, *request_work(job), only_seconds=True)
+        return [rows_of(steady, rows) for rows in self.rows]
+
+
+def rows_of(columns: Any, rows: slice) -> Any:
+    """A tuple of columns, or of such tuples, of only these rows; a number stays one."""
+    parts = list[Any]()
+    for one in columns:
+        if isinstance(one, np.ndarray):
+            parts.append(one[rows] if one.ndim else one)
+        else:
+            parts.append(rows_of(one, rows) if isinstance(one, StepTime) else one)
+    return columns._make(parts)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
+import msgspec
+
 from flopwise.errors import InfeasibleError
 from flopwise.facts import defaults
 from flopwise.facts.catalog import Facts
 from flopwise.search.allowed import PORTED_SOFTWARE, software_of
-from flopwise.search.answer import Candidate, Port
+from flopwise.search.answer import Candidate, Plan, Port
 from flopwise.search.plan import plan
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
@@ -24,13 +26,21 @@ KERNELS = {"rocm": "HIP or Triton", "xla": "Pallas", "neuron": "NKI", "gaudi": "
 """What kernels written in CUDA become."""
 
 
+def with_ports(answer: Plan, workload: Resolved, facts: Facts) -> Plan:
+    """The plan with what its workload would cost after a port, where anything runs it without one."""
+    if not answer.plans:
+        return answer
+    return msgspec.structs.replace(answer, if_you_port=ports(workload, facts, answer.plans[0].cost_usd))
+
+
 def ports(workload: Resolved, facts: Facts, cost_usd: float) -> list[Port]:
     """The cheapest plan with each software that a workload of the usual one needs a port to, cheapest first.
 
-    `cost_usd`: of the plan without a port. None where the workload says its software, or names devices or instances.
+    `cost_usd`: of the plan without a port. None where the workload says its software, names devices or instances, or
+    has stores of caches, which only a plan that is shown counts.
     """
-    limits = workload.limits
-    if limits.software or limits.gpus or limits.vendors or limits.instances:
+    limits, sessions = workload.limits, workload.sessions
+    if limits.software or limits.gpus or limits.vendors or limits.instances or (sessions and sessions.kv_stores):
         return []
     searches: list[tuple[tuple[str, ...], float | None]] = [(PORTED_SOFTWARE, None)]
     if workload.task in TRAINING and workload.by_cost_alone:  # of each the cheapest is wanted, whatever comes after it

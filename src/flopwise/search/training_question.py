@@ -15,9 +15,10 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import DatedSourceSpec, SourceSpec
 from flopwise.options import changed_options
 from flopwise.provenance import Kind, implied_kinds
+from flopwise.search.layout_search import GivenSettings, best_layout
 from flopwise.training.alternatives import BEST_MEASURED
 from flopwise.training.answer import TrainAnswer, train_answer
 from flopwise.training.corpus import Corpus, corpus
@@ -27,6 +28,9 @@ from flopwise.training.memory_answer import usual_recompute
 from flopwise.training.on_device import recipe_on, stack_notes
 from flopwise.training.routing import check_skew
 from flopwise.training.run_spec import RunConditionsSpec
+from flopwise.training.sample_rate import DeviceRate
+from flopwise.training.sampled import SampledJob, check_sampled_options
+from flopwise.training.sampled_answer import SampledTrainAnswer
 from flopwise.training.samples import SampledWorkload, network_of_samples
 from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS, DataSpec, ReadsSpec, TrainingSpec
 from flopwise.training.start import with_start
@@ -35,7 +39,8 @@ from flopwise.values import replace
 if TYPE_CHECKING:
     from flopwise.storage.bandwidth import EstimatedRate
     from flopwise.storage.spec import SampleSpec
-    from flopwise.training.sampled_answer import SampledTrainAnswer
+
+TRAINED = (DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, DatedSourceSpec)
 
 
 def train(
@@ -52,9 +57,6 @@ def train(
     work = network_of_samples(model, source)
     if work is None:
         return _layers_answer(model, gpus, data, spec, machines, run, reads, source)
-    from flopwise.training.sampled import SampledJob, check_sampled_options  # noqa: PLC0415 - for networks known by samples alone
-    from flopwise.training.sampled_answer import SampledTrainAnswer  # noqa: PLC0415 - for networks known by samples alone
-
     check_sampled_options(work, data, spec, reads)
     job, notes = SampledJob.of(work, data, spec, machines, run, source.catalog, gpus)
     return SampledTrainAnswer.of(job, source.catalog, notes, data.epochs)
@@ -132,8 +134,6 @@ def _layout(
             layout, why = usual_recompute(model, recipe, layout, cluster.accelerator)
             return layout, "given", why
         return layout, "given", ()
-    from flopwise.search.layout_search import GivenSettings, best_layout  # noqa: PLC0415 - a given layout needs no search
-
     chunks = None if spec.interleave is None else spec.chunks
     given = GivenSettings(spec.searched_alike(model), chunks, spec.schedule, spec.pipeline_option)
     if spec.pipeline_option is not None and gpus == 1:
@@ -188,8 +188,6 @@ def training_rate(
     work: SampledWorkload, cluster: Cluster, gpus: int, machines: MachineSpec, sample: SampleSpec, source: SourceSpec
 ) -> EstimatedRate:
     """The rate by the training estimate on the best layout, the band of its error and what was assumed."""
-    from flopwise.training.sample_rate import DeviceRate  # noqa: PLC0415 - for storage alone
-
     assert work.model is not None
     assert work.tokens is not None
     dtype = sample.precision or work.precision or "bf16"

@@ -47,6 +47,7 @@ from flopwise.serving.spec import (
     ServingSpec,
     SessionsSpec,
     StartSpec,
+    TechniqueRequest,
     mean_tokens,
 )
 from flopwise.serving.startup import DEFAULT_STORAGE, ColdStart, cold_start
@@ -169,14 +170,21 @@ class ServeQuestion:
     deployment: ServingSpec
     machines: MachineSpec
     start: StartSpec
-    sessions: SessionsSpec | None = None
+    techniques: TechniqueRequest
+    sessions: SessionsSpec
+    queue: QueueSpec
+    cache: ResponseCacheSpec
     gpus: int | None = None
     static: bool = False
     encode: bool = False
     simulate: bool = False
     closed_form: bool = False
-    queue: QueueSpec = QueueSpec()
-    cache: ResponseCacheSpec = ResponseCacheSpec()
+
+    def check(self) -> None:
+        """Check options that go together. Raises SpecError: some of them do not."""
+        self.start.check()
+        self.sessions.check()
+        self.cache.check()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -220,7 +228,7 @@ class ServeAnswer(Result):
         rate, cluster, known = request.rate, job.cluster, JobSteady(job)
         because: str | None = None
         session_run, by_priority = None, dict[int, "ClassFigures"]()
-        if sessions is not None and sessions.turns is not None:
+        if sessions.turns is not None:
             session_run = _session_run(job, replicas, request, sessions, facts, on_compile)
             result, job = session_run.estimate, session_run.estimate.job
             by_priority = session_run.simulated.by_priority(session_run.counted)
@@ -459,7 +467,7 @@ def _cached_answers(question: ServeQuestion) -> CachedAnswers | None:
     spec, request = question.cache, question.request
     if spec.response_cache is None:
         return None
-    turns = question.sessions is not None and question.sessions.turns is not None
+    turns = question.sessions.turns is not None
     if request.rate is None or turns or request.requests is not None or question.static:
         raise OptionError("response_cache", "needs requests that arrive for good: give --rate, without --turns, "
         "--requests, --concurrency and --static")  # fmt: skip
@@ -669,7 +677,7 @@ def _answered_settings(
         ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
         ("engine", job.engine.name + (", fixed batch" if job.static else "") + _order_text(job)),
         *technique_settings(job),
-        ("requests", f"{_request_text(job)}; {_load_text(request)}" if run is None or sessions is None
+        ("requests", f"{_request_text(job)}; {_load_text(request)}" if run is None
          else _session_text(job, request, sessions)),
         *(() if run is None else _session_settings(run.report)),
         *(() if cached is None else _cache_settings(cached)),

@@ -230,8 +230,11 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
         decoding, per_s, ttft_s = _arrivals(job, machine, in_flight, load.pools)
     running = np.maximum(np.asarray(decoding), 1.0)
     one, round_s = _decoding(job, machine, running), float(_round_s(job, machine, running))
-    decode, each_s = type(one)(*(float(np.asarray(part)) for part in one)), load.pools.prompts.each_s
-    steady = Steady(ttft_s, round_s, per_s, per_s * job.output_tokens, decoding, each_s, 0.0, 0.0, decode, decode)
+    decode, before = type(one)(*(float(np.asarray(part)) for part in one)), load.pools.prompts
+    steady = Steady(
+        ttft_s, round_s, per_s, per_s * job.output_tokens, decoding, before.each_s, 0.0, 0.0, before.step.seconds,
+        decode, decode,
+    )  # fmt: skip
     return per_token(job, steady)
 
 

@@ -19,7 +19,7 @@ from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, chec
 from flopwise.ops.types import Array
 from flopwise.serving.disaggregated import disaggregated_steady
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
-from flopwise.serving.job import Offload, Ranged, ServeEstimate, ServeJob, latency_band, serving_band
+from flopwise.serving.job import Offload, Ranged, ServeEstimate, ServeJob, in_its_class, latency_band, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, default_batch, generates, serving_memory
 from flopwise.serving.precision import conversion_note, product_path
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
@@ -550,8 +550,9 @@ def _serve_estimate(
     most = int(memory.max_concurrency) * ranks
     queued = bool(job.concurrency and 0 < most < job.concurrency)
     floors = least_ttft_s, (outputs - 1) * (least_tpot_s or 0.0)
-    e2e_low, e2e_high = latency_band(job, queued=queued).interval(ttft_s, e2e_s, floors=floors)
-    throughput = _figure(job, "throughput", rate, most=most_per_s)
+    like = in_its_class(job, rate)
+    e2e_low, e2e_high = latency_band(like, queued=queued).interval(ttft_s, e2e_s, floors=floors)
+    throughput = _figure(like, "throughput", rate, most=most_per_s)
     if job.arrivals_per_s is not None:  # in the long run no more is answered than arrives, and no less if it keeps up
         low = throughput.low * max(1.0, (sustained_per_s or 0.0) / rate)
         throughput = replace(
@@ -564,8 +565,8 @@ def _serve_estimate(
     peak = rates.peak_flops_per_s(product_path(job.model, job.weights, rates).dtype)  # of the matrix products
     return ServeEstimate(
         job=job,
-        ttft_s=_figure(job, "ttft", ttft_s, least=least_ttft_s, queued=queued),
-        tpot_s=None if tpot_s is None else _figure(job, "tpot", tpot_s, least=least_tpot_s),
+        ttft_s=_figure(like, "ttft", ttft_s, least=least_ttft_s, queued=queued),
+        tpot_s=None if tpot_s is None else _figure(like, "tpot", tpot_s, least=least_tpot_s),
         e2e_s=e2e_s,
         e2e_low=e2e_low,
         e2e_high=e2e_high,

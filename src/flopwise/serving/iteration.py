@@ -6,8 +6,10 @@ reads its own cache) and for prefill. All counts may be columns of candidates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ from flopwise.cost.collectives import (
     all_reduce_s,
     all_to_all_s,
     chain_s,
-    reduce_scatter_s,
+    level_groups,
 )
 from flopwise.cost.kernels import (
     DOT,
@@ -56,7 +58,7 @@ from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work, touched_experts
 from flopwise.serving.memory import generates
-from flopwise.serving.precision import conversion_note
+from flopwise.serving.precision import PartsPath, conversion_note
 from flopwise.values import dataclass, kept_by_identity, replace
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ class StepLoad:
     prompts: Floats = 1  # prompts that those tokens belong to
     encoded: Floats = 0  # prompts whose encoder (or second tower) runs in this step
     encoder: Floats = 0  # tokens that the encoder makes of a prompt, which cross-attention sees
-    prefill_ranks: Floats | None = None  # attention replicas that work on as many prompt tokens; None: all of them
+    prefill_ranks: Floats = np.inf  # attention replicas that work on as many prompt tokens; infinite: all of them
     every: bool = False  # all tokens' results are asked for, not only the last one's: encoders
     only_seconds: bool = False  # of the step's times, only `seconds` is asked for
 
@@ -163,10 +165,36 @@ def _layers_with(stack: Stack, is_one: Callable[[Item], bool]) -> int:
     return sum(n for kind, n in layer_kinds(stack) if any(is_one(item) for item in kind.items))
 
 
+@kept_by_identity(64)
 def layer_kinds(stack: Stack) -> list[tuple[Layer, int]]:
     """The kinds of layers of a tower, and how many there are of each."""
     counts = np.bincount(np.asarray(stack.order, dtype=np.intp), minlength=len(stack.kinds)).tolist()
     return list(zip(stack.kinds, counts, strict=True))
+
+
+def kernel_groups(items: Iterable[Item]) -> list[Group]:
+    """The items of a block in groups that run as one kernel each, in the order in which these run.
+
+    Summing the results of a token's experts is part of their kernels, as these were measured.
+
+    Source: `fused_groups`; aiconfigurator, collector/*/collect_moe.py (whole modules); `grouped_passes` of the
+    calibration. Assumes: nothing further.
+    """
+    return fused_groups([item for item in items if not _sums_experts(item)])
+
+
+class _TowerGroups(NamedTuple):
+    """Groups of items around the layers of a tower, and in each kind of layer; equal ones are one object."""
+
+    ends: list[Group]
+    kinds: list[list[Group]]
+
+
+@kept_by_identity(64)
+def _tower(stack: Stack) -> _TowerGroups:
+    known: dict[Group, Group] = {}
+    kinds = [[known.setdefault(group, group) for group in kernel_groups(kind.items)] for kind in stack.kinds]
+    return _TowerGroups(kernel_groups((*stack.before, *stack.after)), kinds)
 
 
 class TimedKernel(NamedTuple):
@@ -182,6 +210,26 @@ class TimedKernel(NamedTuple):
     def seconds(self) -> Floats:
         """The kernel with the conversion of what it reads."""
         return self.timing.seconds + self.conversion_s
+
+
+class _KernelSums(NamedTuple):
+    """Seconds, launches and bytes that kernels one after another add to a step; NaN where nobody asks for them."""
+
+    seconds: Floats = 0.0
+    launches: Floats = 0.0  # as of `StepTime`
+    between: Floats = 0.0
+    read_bytes: Floats = 0.0
+    conversion_s: Floats = 0.0
+    compute_s: Floats = 0.0
+    memory_s: Floats = 0.0
+    launch_s: Floats = 0.0
+    compute_floor_s: Floats = 0.0
+    memory_floor_s: Floats = 0.0
+    flops: Floats = 0.0
+
+    def plus(self, other: _KernelSums) -> _KernelSums:
+        """The sums of both."""
+        return _KernelSums(*map(add, self, other))
 
 
 class StepTime(NamedTuple):
@@ -218,6 +266,7 @@ class Runner:
     dtype: str  # precision of the matrix products inside the layers: a key of `cost.precisions.PRECISIONS`
     weight_bits: float  # per weight element of the layers, scales included
     wide: frozenset[str] = frozenset()  # parts of the layers (attention, router ...) whose weights stay in 16 bits
+    eight: PartsPath | None = None  # parts whose weights are in 8 bits, beside experts in fewer
     kv_dtype: CacheFormat = BF16_CACHE
     head_bits: float = 16.0  # per weight element of the head
     other_dtype: str = "bf16"  # embeddings, head, norms, attention
@@ -375,10 +424,15 @@ class Runner:
         return replace(load, decode_batch=full, decode_context=load.decode_context * batch / np.maximum(full, 1e-9))
 
     def _stack(self, stack: Stack, load: StepLoad, split: ServingLayout) -> StepTime:
-        """All blocks of one tower, one after another."""
-        total = self._block((*stack.before, *stack.after), load, split, inside=False, width=stack.width)
-        for kind, count in layer_kinds(stack):
-            total = total.plus(self._block(kind.items, load, split, inside=True, width=stack.width), count)
+        """All blocks of one tower, one after another; kernels that kinds of layers have in common are timed once."""
+        tower = _tower(stack)
+        (total,) = self.kernels_times([tower.ends], load, split, inside=False)
+        times = self.kernels_times(tower.kinds, load, split, inside=True)
+        messages_s = self.messages_s([kind.items for kind in stack.kinds], load, split, stack.width)
+        for (kind, count), kernels, sent_s in zip(layer_kinds(stack), times, messages_s, strict=True):
+            launches = kernels.launches + _launched_messages(kind.items, split)
+            block = kernels._replace(seconds=kernels.seconds + sent_s, communication_s=sent_s, launches=launches)
+            total = total.plus(block, count)
         return total
 
     def _step_of_halves(self, load: StepLoad, split: ServingLayout) -> StepTime:
@@ -400,7 +454,7 @@ class Runner:
         both = both.plus(both)
         sent_s, computed_s = both.communication_s, both.seconds - both.communication_s
         reading = np.asarray(load.prefill_tokens) > 0
-        taken = min(DISPATCH_CORES / max(self.rates.num_sms, 1), 1.0) * np.minimum(sent_s, computed_s)
+        taken = np.minimum(DISPATCH_CORES / np.maximum(self.rates.num_sms, 1), 1.0) * np.minimum(sent_s, computed_s)
         slower_s = computed_s + np.where(reading, taken, np.minimum(self._packing_s(half, split), sent_s))
         shown_s = np.maximum(sent_s - slower_s, 0.0) + np.minimum(sent_s, slower_s) / (2.0 * stack.num_layers)
         return both._replace(
@@ -433,87 +487,78 @@ class Runner:
         prompts = np.maximum(load.encoded, 1.0)
         return StepLoad(prefill_tokens=load.encoded * tokens, prefill_context=tokens, prompts=prompts, every=True)
 
-    def _block(
-        self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool, width: int
-    ) -> StepTime:
-        """Kernels and collectives of one block."""
-        kernels = self.kernels_time(items, load, split, inside=inside)
-        if not inside:
-            return kernels
-        sent_s = self.messages_s(items, load, split, width)
-        cut, shared = np.asarray(split.tp) > 1, np.asarray(split.dp) > 1
-        experts = sum(1 for i in items if isinstance(i, Experts) and i.shard == "row")
-        launches = kernels.launches + _row_parallel(items) * cut + experts * shared * (2 - cut)  # there and back
-        return kernels._replace(seconds=kernels.seconds + sent_s, communication_s=sent_s, launches=launches)
-
-    def kernels_time(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool) -> StepTime:
-        """The time of the kernels of one block, one after another, without its messages.
+    def kernels_times(
+        self, blocks: Sequence[Sequence[Group]], load: StepLoad, split: ServingLayout, *, inside: bool
+    ) -> list[StepTime]:
+        """The time of the kernels of each block, one after another, without its messages; `inside`: as of `kernels_of`.
 
         Source: `flopwise.cost.kernels`. Assumes: as there.
         """
-        seconds: Floats = 0.0
-        compute, memory, launch, floor_c, floor_m, flops, converting, read = (seconds for _ in range(8))
-        launches: Floats = 0.0
-        between: Floats = 0.0
-        if load.only_seconds:
-            compute = memory = launch = floor_c = floor_m = flops = converting = np.nan
-            read = seconds if self.rates.is_host else np.nan  # `cold_host`
-        for kernel in self.kernels_of(items, load, split, inside=inside):
-            work, dtype, bits, timing, conversion_s = kernel
-            starts: Floats = (
-                1.0 if work.kind not in BETWEEN else np.asarray(work.flops) > 0
-            )  # not where a step has none
-            seconds = seconds + kernel.seconds * starts
-            single = (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0) * starts
-            launches = launches + (single if work.kind in UNCOMPILED else single * self.engine.compiled_launch_frac)
-            between = between + single * (work.kind in BETWEEN)
-            if load.only_seconds and not self.rates.is_host:
-                continue
-            nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
-            read = read + nbytes
-            if load.only_seconds:
-                continue
-            converting = converting + conversion_s * starts
-            parts = kernel_parts(self.own_rates, work, dtype, timing)
-            compute, memory = compute + parts.compute_s * starts, memory + parts.memory_s * starts
-            launch = launch + parts.launch_s * starts
-            floor_c = floor_c + work.causal_flops / self._most_flops_per_s(dtype)
-            floor_m = floor_m + nbytes / self.rates.hbm_bytes_per_s
-            flops = flops + work.causal_flops
+        cut, ranks = self._shares(load, split)
+        known: dict[int, list[_KernelSums]] = {}
+        for group in (group for block in blocks for group in block):
+            if id(group) not in known:
+                kernels = self._group_kernels(group, load, cut, ranks, inside=inside)
+                known[id(group)] = [self._kernel_sums(kernel, load) for kernel in kernels]
+        return [self._step_time(one for group in block for one in known[id(group)]) for block in blocks]
+
+    def _step_time(self, kernels: Iterable[_KernelSums]) -> StepTime:
+        whole = reduce(_KernelSums.plus, kernels, _KernelSums())
         return StepTime(
-            seconds,
-            compute,
-            memory,
-            0.0,
-            launch,
-            np.maximum(floor_c, floor_m),
-            flops,
-            converting,
-            launches,
-            read,
-            between,
+            whole.seconds, whole.compute_s, whole.memory_s, 0.0, whole.launch_s,
+            np.maximum(whole.compute_floor_s, whole.memory_floor_s), whole.flops, whole.conversion_s, whole.launches,
+            whole.read_bytes, whole.between,
+        )  # fmt: skip
+
+    def _kernel_sums(self, kernel: TimedKernel, load: StepLoad) -> _KernelSums:
+        """The sums of one kernel."""
+        work, dtype, bits, timing, conversion_s = kernel
+        starts: Floats = 1.0 if work.kind not in BETWEEN else np.asarray(work.flops) > 0  # not where a step has none
+        single = (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0) * starts
+        launches = single if work.kind in UNCOMPILED else single * self.engine.compiled_launch_frac
+        nothing = _KernelSums(*(np.nan for _ in _KernelSums._fields))
+        sums = nothing._replace(
+            seconds=kernel.seconds * starts, launches=launches, between=single * (work.kind in BETWEEN)
         )
+        if load.only_seconds and not self.rates.is_host:  # whose host's own work waits for what is read (`cold_host`)
+            return sums
+        nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
+        if load.only_seconds:
+            return sums._replace(read_bytes=nbytes)
+        parts = kernel_parts(self.own_rates, work, dtype, timing)
+        return sums._replace(
+            read_bytes=nbytes, conversion_s=conversion_s * starts, compute_s=parts.compute_s * starts,
+            memory_s=parts.memory_s * starts, launch_s=parts.launch_s * starts,
+            compute_floor_s=work.causal_flops / self._most_flops_per_s(dtype),
+            memory_floor_s=nbytes / self.rates.hbm_bytes_per_s, flops=work.causal_flops,
+        )  # fmt: skip
 
     def kernels_of(
         self, items: Sequence[Item], load: StepLoad, split: ServingLayout, *, inside: bool
     ) -> Iterator[TimedKernel]:
         """The kernels of one block, in the order in which they run; `inside`: of a layer, not before or after them.
 
-        Summing the results of a token's experts is part of their kernels, as these were measured.
-
-        Source: aiconfigurator, collector/*/collect_moe.py (whole modules); `grouped_passes` of the calibration.
-        Assumes: nothing further.
+        Source: `kernel_groups`. Assumes: nothing further.
         """
+        cut, ranks = self._shares(load, split)
+        for group in kernel_groups(items):
+            yield from self._group_kernels(group, load, cut, ranks, inside=inside)
+
+    def _shares(self, load: StepLoad, split: ServingLayout) -> tuple[Split, _ExpertRanks]:
+        """The split of a layer over ranks, and the ranks that hold its experts."""
         cut = Split(tp=split.tp, ep=split.ep, expert_tp=split.expert_tp, sequence_parallel=False, ep_own_tokens=False)
-        ranks = _ExpertRanks(_tokens_of_all(load, split.dp), cut, self.expert_skew, self.redundant_experts)
-        for group in fused_groups([item for item in items if not _sums_experts(item)]):
-            for counted in _works(group, load, cut, ranks, inside=inside):
-                work = self._as_read(counted)
-                dtype, bits = self._format(work, inside=inside)
-                act_bytes = self._act_bytes if inside else self.plain_bytes
-                timing = work_s(self.own_rates, work, Elements(dtype, bits, act_bytes, self.kv_bytes))
-                timing = self.among_others(self._fusion(work, timing))
-                yield TimedKernel(work, dtype, bits, timing, self._conversion_s(work))
+        return cut, _ExpertRanks(_tokens_of_all(load, split.dp), cut, self.expert_skew, self.redundant_experts)
+
+    def _group_kernels(
+        self, group: Group, load: StepLoad, cut: Split, ranks: _ExpertRanks, *, inside: bool
+    ) -> Iterator[TimedKernel]:
+        for counted in _works(group, load, cut, ranks, inside=inside):
+            work = self._as_read(counted)
+            dtype, bits = self._format(work, inside=inside)
+            act_bytes = self._act_bytes if inside else self.plain_bytes
+            timing = work_s(self.own_rates, work, Elements(dtype, bits, act_bytes, self.kv_bytes))
+            timing = self.among_others(self._fusion(work, timing))
+            yield TimedKernel(work, dtype, bits, timing, self._conversion_s(work))
 
     @property
     def _act_bytes(self) -> float:
@@ -583,7 +628,10 @@ class Runner:
         return timing._replace(seconds=np.maximum(np.minimum(least, timing.seconds), timing.seconds - hidden_s))
 
     def _format(self, work: Work, *, inside: bool) -> tuple[str, float]:
-        if inside and work.kind in {"matmul", "grouped"} and work.name.split("/")[0] not in self.wide:
+        part, is_product = work.name.split("/")[0], work.kind in {"matmul", "grouped"}
+        if inside and is_product and self.eight is not None and part in self.eight.parts:
+            return self.eight.dtype, self.eight.weight_bits
+        if inside and is_product and part not in self.wide:
             return self.dtype, self.weight_bits
         if not inside and work.kind == "matmul" and self.head_bits < UNPACKED * 16.0:
             return "int4_wo" if self.head_bits < 6 else "int8_wo", self.head_bits
@@ -594,7 +642,9 @@ class Runner:
         vector = VECTOR_FRAC * self.rates.peak.get("fp32", 0.0)
         return np.asarray(np.maximum(self.rates.peak_flops_per_s(dtype), vector))
 
-    def messages_s(self, items: Sequence[Item], load: StepLoad, split: ServingLayout, width: int) -> Floats:
+    def messages_s(
+        self, kinds: Sequence[Sequence[Item]], load: StepLoad, split: ServingLayout, width: int
+    ) -> list[Floats]:
         """All-reduces behind row-parallel products of a layer, and what attention replicas send to share experts.
 
         A token travels once to each rank that holds one of its experts, in the precision of their products, and comes
@@ -614,33 +664,53 @@ class Runner:
         Assumes: without attention replicas every rank holds all tokens, so experts need no dispatch, only the sum;
         experts are chosen independently.
         """
-        tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
-        nbytes = tokens * width * self.plain_bytes
         if self.engine.split_s:
-            return self._split_s(items, split)
-        experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
-        rows = _row_parallel(items) - len(experts)
-        seconds = rows * all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
-        if norms := norms_over_ranks(items):
-            squares_s = all_reduce_s(self.fabric, 4.0 * norms * tokens, split.tp, direct=self.direct)
-            seconds = seconds + squares_s + self.own_rates.value["kernel_s"] * (np.asarray(split.tp) > 1)
-        if not experts:
-            return seconds
-        summed = all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct)
+            return [self._split_s(items, split) for items in kinds]
+        tokens, groups = (
+            load.decode_batch * load.decode_tokens + load.prefill_tokens,
+            level_groups(self.fabric, split.tp),
+        )
+
+        def summed_s(nbytes: Floats) -> Floats:
+            return all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct, groups=groups)
+
+        each_s = summed_s(tokens * width * self.plain_bytes)
+        found, shared = list[Floats](), dict[Experts, Floats]()
+        for items in kinds:
+            experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
+            seconds = (_row_parallel(items) - len(experts)) * each_s
+            if norms := norms_over_ranks(items):
+                starts_s = self.own_rates.value["kernel_s"] * (np.asarray(split.tp) > 1)
+                seconds = seconds + summed_s(4.0 * norms * tokens) + starts_s
+            if experts and experts[0] not in shared:
+                shared[experts[0]] = self._experts_s(experts[0], load, split, each_s)
+            found.append(seconds + shared[experts[0]] if experts else seconds)
+        return found
+
+    def _experts_s(self, experts: Experts, load: StepLoad, split: ServingLayout, summed_s: Floats) -> Floats:
+        """Messages of a layer's experts: the sum of results, in `summed_s`, or what attention replicas send."""
         if not np.any(np.asarray(split.dp) > 1):
-            return seconds + summed
+            return summed_s
         ranks, ep = np.asarray(split.tp) * split.dp, np.asarray(split.ep)
-        p = precision(self.dtype)
-        thin = p.act_bits / 8 / self.plain_bytes if p.quantised else 1.0
-        routed = experts[0].outputs * self.plain_bytes  # of a token: as wide as the experts, which may be less
-        whole = _tokens_of_all(load, split.dp) * routed
-        shared_s = all_gather_s(self.fabric, whole * thin, ranks) + reduce_scatter_s(self.fabric, whole, ranks)
+        tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
+        routed = experts.outputs * self.plain_bytes  # of a token: as wide as the experts, which may be less
+        whole, groups = _tokens_of_all(load, split.dp) * routed, level_groups(self.fabric, ranks)
+        shared_s = self._there_and_back_s(lambda part: all_gather_s(self.fabric, whole * part, ranks, groups=groups))
         sends = self.overlaps | (ranks > self.fabric.domain) | (self.fabric.domain >= RACK)
         spread_here = (ep == ranks) & self.engine.dispatch_kernels & sends
         if np.any(spread_here):
-            spread_s = self._spread_s(experts[0], tokens * routed / split.tp, thin, load, ep)
-            shared_s = np.where(spread_here, spread_s, shared_s)
-        return seconds + np.where(np.asarray(split.dp) > 1, shared_s, summed)
+            shared_s = np.where(spread_here, self._spread_s(experts, tokens * routed / split.tp, load, ep), shared_s)
+        return np.where(np.asarray(split.dp) > 1, shared_s, summed_s)
+
+    def _there_and_back_s(self, sent_s: Callable[[float], Floats]) -> Floats:
+        """A message in the precision of the products and, likewise, its answer in 16 bits; `sent_s`: by share of these.
+
+        Source: `messages_s`; reduce-scatter is the way of all-gather back. Assumes: as there.
+        """
+        p = precision(self.dtype)
+        thin = p.act_bits / 8 / self.plain_bytes if p.quantised else 1.0
+        there_s = sent_s(thin)
+        return there_s + (there_s if thin == 1.0 else sent_s(1.0))
 
     def _split_s(self, items: Sequence[Item], split: ServingLayout) -> Floats:
         """Host time of the products of a layer, each of which goes from device to device.
@@ -654,19 +724,21 @@ class Runner:
         tp = np.asarray(split.tp)
         return np.where(tp > 1, products * self.engine.split_s * tp, 0.0)
 
-    def _spread_s(self, experts: Experts, nbytes: Floats, thin: float, load: StepLoad, ep: Ints) -> Floats:
-        """Tokens of `nbytes` of one rank to their experts, `thin` of it each, and back."""
-        copies = experts.top_k
+    def _spread_s(self, experts: Experts, nbytes: Floats, load: StepLoad, ep: Ints) -> Floats:
+        """Tokens of `nbytes` of one rank to their experts and back."""
+        copies, groups = experts.top_k, level_groups(self.fabric, ep)
         if self.expert_skew > 1:
             nbytes = nbytes * self._fuller(experts, load, ep)
         routed = nbytes * ep * (1.0 - (1.0 - 1.0 / np.asarray(ep)) ** copies)
-        inside = all_to_all_s(self.fabric, routed * thin, ep) + all_to_all_s(self.fabric, routed, ep)
+        inside = self._there_and_back_s(lambda part: all_to_all_s(self.fabric, routed * part, ep, groups=groups))
         if np.all(np.asarray(ep) <= self.fabric.domain):
             return inside
         reading = np.any(np.asarray(load.prefill_tokens) > 0)
         once = {"copies": copies, "pools": experts.groups, "top_pools": experts.top_groups} if reading else {}
-        across = (all_to_all_s(self.fabric, nbytes * copies * part, ep, direct=True, **once) for part in (thin, 1.0))
-        return np.where(np.asarray(ep) <= self.fabric.domain, inside, sum(across, start=0.0))
+        across = self._there_and_back_s(
+            lambda part: all_to_all_s(self.fabric, nbytes * copies * part, ep, direct=True, groups=groups, **once)
+        )
+        return np.where(np.asarray(ep) <= self.fabric.domain, inside, across)
 
     def _fuller(self, experts: Experts, load: StepLoad, ep: Ints) -> Floats:
         """Tokens of the rank with the most popular experts, over those if all experts were as popular.
@@ -682,6 +754,14 @@ class Runner:
         """The time of messages between pipeline stages in a step, in s."""
         nbytes = (load.decode_batch * load.decode_tokens + load.prefill_tokens) * width * self.plain_bytes / split.tp
         return chain_s(self.fabric, nbytes, split.pp, split.tp)
+
+
+def _launched_messages(items: Sequence[Item], split: ServingLayout) -> Floats:
+    """Messages of a layer that the host starts."""
+    cut, shared = np.asarray(split.tp) > 1, np.asarray(split.dp) > 1
+    experts = sum(1 for i in items if isinstance(i, Experts) and i.shard == "row")
+    launches: Floats = _row_parallel(items) * cut + experts * shared * (2 - cut)  # there and back
+    return launches
 
 
 def _row_parallel(items: Sequence[Item]) -> int:
@@ -832,7 +912,7 @@ def _sums_experts(item: Item) -> bool:
 
 def _tokens_of_all(load: StepLoad, replicas: Ints) -> Floats:
     """Tokens of a step of all attention replicas, each of which decodes as many sequences."""
-    prefill = replicas if load.prefill_ranks is None else load.prefill_ranks
+    prefill = np.where(np.isinf(load.prefill_ranks), replicas, load.prefill_ranks)
     tokens: Floats = load.decode_batch * load.decode_tokens * replicas + load.prefill_tokens * prefill
     return tokens
 

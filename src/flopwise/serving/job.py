@@ -243,6 +243,17 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
     return _near_class(job, name, queued=queued) + worse
 
 
+OVERLOAD = 0.5
+"""Share of its arrivals that a job answers a second at least, to be one of a rate: below, most are answered after the
+last has come, and how fast a full replica is decides."""
+
+
+def in_its_class(job: ServeJob, requests_per_s: float) -> ServeJob:
+    """The job whose class of errors a job shares that answers `requests_per_s`: in overload one that has no rate."""
+    overloaded = job.arrivals_per_s is not None and requests_per_s < OVERLOAD * job.arrivals_per_s
+    return replace(job, arrivals_per_s=None) if overloaded else job
+
+
 def shares_experts(job: ServeJob) -> bool:
     """True if attention replicas share the experts of a server's model, and so wait for one another."""
     return job.model.has_experts and int(job.layout.dp) > 1 and not job.engine.local

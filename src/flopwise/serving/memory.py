@@ -121,7 +121,9 @@ COLUMNS = (
     "fits", "max_states", "doubtful_bytes", "own_bytes_elsewhere",
 )  # fmt: skip
 """Fields of `ServingMemory` that may be columns of layouts."""
-EXACT = ("weights", "KV cache", "draft weights", "adapters", "shared prefix")
+TOWER = "vision tower"
+"""Name of what a tower takes that engines load with a checkpoint, of which the model's layers do not tell."""
+EXACT = ("weights", TOWER, "KV cache", "draft weights", "adapters", "shared prefix")
 """Items of a deployment's memory that are counted exactly."""
 OWN_ENDS = (0.5, 1.5)
 """What an engine takes of its own (activations, graphs, context), over the estimate, at least and at most; see
@@ -399,7 +401,8 @@ def serving_memory(
 
     Source: data/engines.json for the engine's rule; `flopwise.ops.cache` and `flopwise.ops.weights` for the rest.
     Assumes: every sequence is as long as `context` in the end; `concurrency` is of one attention replica; without
-    `max_batch` the engine is started for no more sequences than run.
+    `max_batch` the engine is started for no more sequences than run. A vision tower is cut as layers are, and loaded by
+    all but engines for one user, whose files have it apart.
     Raises: SpecError: a fraction outside (0, 1].
     """
     layout, row = layout or ServingLayout(), engine
@@ -409,12 +412,14 @@ def serving_memory(
     stored = _with_copies(model, changes.redundant_experts) if changes.redundant_experts else model
     loaded = _loaded_bytes(stored, row, weights, layout) - changes.away_bytes
     cache = partial(_cache_bytes, model, layout, row, kv_dtype)
-    graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, row.context_bytes)
+    graphs, driver = (0.0, 0.0) if device_kind in BARE_KINDS else (row.graph_bytes, _driver_bytes(row, layout))
     besides: dict[str, Floats] = {GRAPHS: graphs, CONTEXT: driver}
     if (draft := changes.draft) is not None:
         besides["draft weights"] = weights_per_gpu(draft.model, draft.weights, draft.layout)
     if np.any(changes.adapter_bytes):
         besides["adapters"] = changes.adapter_bytes
+    if model.tower_parameters and not row.local:
+        besides[TOWER] = 2.0 * model.tower_parameters / np.asarray(layout.tp)
     if changes.shared_tokens:
         besides["shared prefix"] = cache(replace(changes, shared_tokens=0), changes.shared_tokens)
     standing = loaded + sum(besides.values())
@@ -455,6 +460,16 @@ def serving_memory(
         own_bytes_elsewhere=_plain(elsewhere),
         assumptions=() if concurrency is None else _batch_notes(steps, concurrency, cap, batch, card),
     )
+
+
+def _driver_bytes(row: Engine, layout: ServingLayout) -> Floats:
+    """Bytes of the driver's context on a GPU, and of the communicators of several; shape of the layout.
+
+    Source: `context_bytes` and `communicator_bytes` of data/engines.json. Assumes: as many for two GPUs as for eight.
+    """
+    if not row.communicator_bytes or not row.switch_adds:
+        return row.context_bytes
+    return row.context_bytes + row.communicator_bytes * (np.asarray(layout.num_gpus) > 1)
 
 
 def rank_budget(row: Engine, tokens: Floats, dp: Ints) -> Floats:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from flopwise.cost.precisions import SIXTEEN_BIT
 from flopwise.cost.rates import Rates, is_zero, precision
 from flopwise.errors import MissingFactError
-from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
+from flopwise.facts.formats import BF16, MXFP4, CacheFormat, WeightFormat
 from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes, weight_groups
 from flopwise.values import kept_by_identity
@@ -19,8 +19,18 @@ if TYPE_CHECKING:
 
 CUDA_VENDOR = "NVIDIA"
 """Vendor of devices whose kernels for newer formats need units for bf16."""
+EIGHT = (0.45, 0.75)
+"""Shares between which the weights of a part are in 8 bits, with what stays in 16 within it."""
 WIDE = 0.99
 """Share of their bytes in 16 bits from which the weights of a part are as they were."""
+
+
+class PartsPath(NamedTuple):
+    """Parts of the layers whose products run otherwise than the rest: their precision, and bits of a weight."""
+
+    parts: frozenset[str]
+    dtype: str
+    weight_bits: float
 
 
 class ComputePath(NamedTuple):
@@ -31,6 +41,7 @@ class ComputePath(NamedTuple):
     note: str | None
     head_bits: float = 16.0  # of a weight of the head
     wide: frozenset[str] = frozenset()  # parts of the layers whose weights stay in 16 bits
+    eight: PartsPath | None = None  # parts whose weights are in 8 bits beside experts in fewer
 
 
 @lru_cache(maxsize=512)
@@ -69,8 +80,23 @@ def product_weights(model: Model, form: WeightFormat) -> tuple[float, frozenset[
     """
     parts = {} if _plain(form) else _bytes_by_part(model, form)
     wide = frozenset(part for part, (whole, mine) in parts.items() if mine > WIDE * whole)
-    whole, mine = (sum(sizes[n] for part, sizes in parts.items() if part not in wide) for n in (0, 1))
+    apart = wide | eight_bit_weights(model, form)[1]
+    whole, mine = (sum(sizes[n] for part, sizes in parts.items() if part not in apart) for n in (0, 1))
     return (16.0 * mine / whole, wide) if whole else (layer_weight_bits(model, form), frozenset())
+
+
+@lru_cache(maxsize=512)
+def eight_bit_weights(model: Model, form: WeightFormat) -> tuple[float, frozenset[str]]:
+    """Mean bits of a weight of the parts of the layers that are in 8 bits beside experts in 4, and these parts.
+
+    Source: tensor by tensor, `flopwise.ops.weights`. Assumes: products of these parts read their weights at one width.
+    """
+    if not model.fp8_linear or form.name != MXFP4:
+        return 8.0, frozenset()
+    sizes = _bytes_by_part(model, form)
+    parts = frozenset(part for part, (whole, mine) in sizes.items() if EIGHT[0] < mine / whole < EIGHT[1])
+    whole, mine = (sum(sizes[part][n] for part in parts) for n in (0, 1))
+    return 16.0 * mine / whole, parts
 
 
 @lru_cache(maxsize=512)
@@ -106,10 +132,12 @@ def product_path(model: Model, form: WeightFormat, rates: Rates) -> ComputePath:
             f"{rates.name}: no kernels for {form.name} weights run on devices without bf16 units (before compute "
             f"capability 8.0); use fp16, int8, gptq or awq, or llama.cpp with a GGUF format"
         )
+    eight_bits, parts = eight_bit_weights(model, form)
+    eight = PartsPath(parts, "fp8_block" if "fp8" in rates.peak else "int8_wo", eight_bits) if parts else None
     needed = [unit for unit in (precision(wanted).peak, precision(wanted).narrow) if unit] if wanted else []
     missing = next((unit for unit in needed if unit not in rates.peak), None)
     if wanted and missing is None:
-        return ComputePath(wanted, bits, None, wide=wide)
+        return ComputePath(wanted, bits, None, wide=wide, eight=eight)
     note = None
     if wanted:
         note = (
@@ -118,7 +146,7 @@ def product_path(model: Model, form: WeightFormat, rates: Rates) -> ComputePath:
         )
     elif stand_in is not None:
         note = f"{rates.name} has no bf16 units: {form.name} weights are unpacked and multiplied in {stand_in}"
-    return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note, head_weight_bits(model, form), wide)
+    return ComputePath("int4_wo" if bits < 6 else "int8_wo", bits, note, head_weight_bits(model, form), wide, eight)
 
 
 def substitute(dtype: str, rates: Rates) -> str | None:

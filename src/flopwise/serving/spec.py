@@ -46,7 +46,8 @@ _cache = partial(option, section="Response cache")
 
 def _technique(flag: str, kind: ValueKind, text: str) -> Any:
     """An option of a technique, which files group under `techniques`."""
-    return option(flag, kind, text, section=_TECHNIQUES, key=f"techniques.{flag[2:].replace('-', '_')}")
+    name = flag[2:].partition("/")[0].replace("-", "_")
+    return option(flag, kind, text, section=_TECHNIQUES, key=f"techniques.{name}")
 
 
 def _length(value: object, what: str) -> int | str:
@@ -297,6 +298,11 @@ class TechniqueRequest(Spec):
     def any(self) -> bool:
         """True if a technique is named."""
         return self != NO_TECHNIQUES
+
+    @property
+    def offloads(self) -> bool:
+        """True if layers are in the host's memory."""
+        return self.offload_weights is not None or self.gpu_layers is not None
 
     @property
     def draft_name(self) -> str | None:

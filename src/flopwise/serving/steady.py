@@ -6,6 +6,7 @@ All quantities may be columns of candidates.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.serving.iteration import Prompt, Runner, StepLoad, StepTime, native, prompt
 from flopwise.serving.memory import ServingLayout, rank_budget
+from flopwise.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +54,7 @@ class Steady(NamedTuple):
     added_s: Floats  # by which one chunk of a prompt makes a step longer
     prefill_share: Floats  # of steps that carry prefill
     bunched_s: Floats  # by which users who drift apart wait less for the prompts of others (`MET_BESIDE`)
+    full_s: Floats  # a step that uses all of its prefill budget, in which `batch` decode where steps are shared
     decode: StepTime
     mixed: StepTime
 
@@ -96,12 +99,11 @@ def _step_tokens(runner: Runner, layout: ServingLayout, tokens: Floats) -> Float
 
 
 def _mixed_load(
-    one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0, ranks: Floats | None = None, *,
-    only_seconds: bool = False,
+    one: Prompt, tokens: Floats, batch: Floats = 0, context: Floats = 0, ranks: Floats = np.inf,
 ) -> StepLoad:  # fmt: skip
     """A step that decodes `batch` sequences and works through `tokens` of prompts, their encoders' tokens included.
 
-    `ranks`: attention replicas that do; None: all. `only_seconds`: as of the load.
+    `ranks`: attention replicas that do; infinite: all.
     """
     share = tokens / one.tokens
     return StepLoad(
@@ -113,25 +115,32 @@ def _mixed_load(
         encoded=share if np.any(one.encoder) else 0,
         encoder=one.encoder,
         prefill_ranks=ranks,
-        only_seconds=only_seconds,
     )
 
 
-def _with_prompts(
-    runner: Runner, layout: ServingLayout, one: Prompt, tokens: Floats, batch: Floats, context: Floats,
-    ranks: Floats | None = None, *, only_seconds: bool = False,
-) -> StepTime:  # fmt: skip
-    """A step that works through `tokens` of prompts, for those `batch` sequences that wait for it as they decode.
+STACKED = (
+    "decode_batch", "decode_context", "prefill_tokens", "prefill_context", "prompts", "encoded", "encoder",
+    "prefill_ranks",
+)  # fmt: skip
+"""Fields of loads that may differ between steps that are timed side by side."""
 
-    Where prompts go in steps of their own, a token takes both steps.
 
-    Source: `Engine.mixes`. Assumes: as `_mixed_load`.
-    """
-    wanted = {"only_seconds": only_seconds}
-    if runner.engine.mixes:
-        return runner.step(_mixed_load(one, tokens, batch, context, ranks, **wanted), layout)
-    decode = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder, **wanted)
-    return runner.step(_mixed_load(one, tokens, ranks=ranks, **wanted), layout).plus(runner.step(decode, layout))
+def _steps(runner: Runner, layout: ServingLayout, *loads: StepLoad, only_seconds: bool) -> list[StepTime]:
+    """The times of steps with several loads, side by side: what goes by the layout alone is computed once."""
+    columns = {name: [getattr(load, name) for load in loads] for name in STACKED}
+    degrees = (layout.tp, layout.pp, layout.ep, layout.dp)
+    shape = np.broadcast_shapes(*map(np.shape, (*degrees, *chain.from_iterable(columns.values()))))
+    different: dict[str, Any] = {
+        name: np.stack([np.broadcast_to(one, shape) for one in column])
+        for name, column in columns.items()
+        if any(one is not column[0] for one in column)
+    }
+    whole = runner.step(replace(loads[0], only_seconds=only_seconds, **different), layout)
+
+    def of_load(part: Floats, row: int) -> Floats:
+        return part[row] if isinstance(part, np.ndarray) and part.ndim > len(shape) else part
+
+    return [StepTime(*(of_load(part, row) for part in whole)) for row in range(len(loads))]
 
 
 def least_prompt_s(runner: Runner, layout: ServingLayout, input_tokens: Floats) -> Floats:
@@ -190,25 +199,31 @@ def closed_loop(
     wanted = in_flight * output_tokens / (output_tokens + chunks + missed)
     batch = np.maximum(np.minimum(wanted, budget * output_tokens / prompt_tokens), 1.0)
     due = batch * prompt_tokens / output_tokens
-    alone = StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder)
-    decode = _pipeline_step(runner, runner.step(alone, layout), parts)
     own = _carrying_share(due / chunk, due / budget, in_flight, runner.engine.recv_interval)
     tokens = np.clip(due / np.maximum(own, LEAST_S), chunk, budget)
     ranks = np.asarray(1 if alike or not _reads_apart(runner) else layout.dp)
     share = 1.0 - (1.0 - own) ** ranks
-    carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else None
-    beside = _decoding_beside(runner, batch, in_flight)
-    mixed = _with_prompts(runner, layout, one, tokens, beside, context, carrying, only_seconds=only_seconds)
-    mixed = _pipeline_step(runner, mixed, parts)
+    carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else np.inf
+    running, first_tokens = parts * np.minimum(batch, in_flight), np.minimum(budget, in_flight * prompt_tokens)
+    alone = runner.step(StepLoad(decode_batch=batch, decode_context=context, encoder=one.encoder), layout)
+    mixed, first, full = _steps(
+        runner, layout,
+        _mixed_load(one, tokens, _decoding_beside(runner, batch, in_flight), context, carrying),
+        _mixed_load(one, first_tokens, _decoding_beside(runner, batch / 2.0, in_flight), context),
+        _mixed_load(one, budget, running * runner.engine.mixes / micro_batches(runner, layout, running), context),
+        only_seconds=only_seconds,
+    )  # fmt: skip
+    mixed = mixed if runner.engine.mixes else mixed.plus(alone)  # a token takes both steps
+    decode, mixed = _pipeline_step(runner, alone, parts), _pipeline_step(runner, mixed, parts)
     longer_s, squares = mixed.seconds - decode.seconds, mixed.seconds**2 - decode.seconds**2
     met = 1.0 - (1.0 - others * own) * (1.0 - own) ** (ranks - 1)
     mean_s, tpot_s = decode.seconds + share * longer_s, decode.seconds + met * longer_s
     added_s = longer_s / np.maximum(tokens / chunk, 1.0)
-    another_s = _another_prompt_s(runner, layout, one, in_flight, added_s)
+    another_s = added_s if runner.engine.mixes else np.minimum(added_s, first.seconds * chunk / first_tokens)
     each_s = chunks * another_s + prompt_tokens / budget * decode.seconds  # a full step's part for one prompt
     pieces_s = prompt_tokens / chunk * added_s  # the last is no whole one
     alone_s, whole_s = chunks * decode.seconds * runner.engine.mixes + pieces_s, in_flight * each_s
-    first_s = np.maximum(_first_round_s(runner, layout, one, in_flight, batch, context) - alone_s, 0.0)
+    first_s = np.maximum(_first_round_s(in_flight, first_tokens, prompt_tokens, first.seconds) - alone_s, 0.0)
     away_s = (output_tokens - 1) * tpot_s + missed * mean_s
     apart_s = np.sqrt(12.0 * APART * (DRAWN * (alone_s + away_s)) ** 2 + whole_s**2)
     later_s = _others_wait_s(in_flight, each_s, np.minimum(away_s, apart_s))
@@ -230,31 +245,20 @@ def closed_loop(
     ttft_s = ttft_s + front_end_s(runner.engine, prompt_tokens, others * each, others * batch)
     each = np.minimum(each, in_flight / (ttft_s + answer_s))
     ttft_s = np.maximum(ttft_s, in_flight / each - answer_s)  # Little: the rest is waiting
-    rate, running, bunched_s = parts * each, parts * np.minimum(batch, in_flight), later_s - MET_BESIDE * beside_s
-    return Steady(ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, bunched_s, decode, mixed)
+    rate, bunched_s = parts * each, later_s - MET_BESIDE * beside_s
+    return Steady(
+        ttft_s, tpot_s, rate, rate * output_tokens, running, added_s, share, bunched_s, full.seconds, decode, mixed
+    )
 
 
 def _decoding_beside(runner: Runner, batch: Floats, in_flight: Floats) -> Floats:
-    """Sequences of `batch` that decode while a prompt is read: none where its user is alone.
+    """Sequences of `batch` that decode in a step that reads prompts: none where the prompt's user is alone.
 
-    Source: counting. Assumes: steps of their own leave the others' as they are; a draft's proposals after the prompt
-    take as long as a round of one sequence.
+    Source: counting; `Engine.mixes`. Assumes: a draft's proposals after the prompt take as long as a round of one
+    sequence.
     """
-    return batch * (in_flight > 1.0) if runner.engine.mixes and not runner.speculates else batch
-
-
-def _another_prompt_s(runner: Runner, layout: ServingLayout, one: Prompt, in_flight: Floats, added_s: Floats) -> Floats:
-    """By which one more prompt's piece makes a step longer that carries others; `added_s`: one alone.
-
-    Source: `Engine.mixes`: weights are read once for all prompts of a step of their own. Assumes: all that the budget
-    allows go together.
-    """
-    if runner.engine.mixes:
-        return added_s
-    most = np.minimum(_prefill_budget(runner, layout, one), in_flight * one.tokens)
-    together_s = runner.step(_mixed_load(one, most, only_seconds=True), layout).seconds
-    another_s: Floats = np.minimum(added_s, together_s * chunk_tokens(runner, layout, one.tokens) / most)
-    return another_s
+    beside = batch * runner.engine.mixes
+    return beside if runner.speculates else beside * (in_flight > 1.0)
 
 
 def _reads_apart(runner: Runner) -> bool:
@@ -262,20 +266,15 @@ def _reads_apart(runner: Runner) -> bool:
     return runner.model.has_experts and not runner.engine.joins_prompts
 
 
-def _first_round_s(
-    runner: Runner, layout: ServingLayout, one: Prompt, in_flight: Floats, batch: Floats, context: Floats
-) -> Floats:
-    """Until a prompt is read, on average, where all of `in_flight` are there at once; shape of the broadcast.
+def _first_round_s(in_flight: Floats, tokens: Floats, prompt_tokens: Floats, step_s: Floats) -> Floats:
+    """Until a prompt is read, on average, where all of `in_flight` are there at once; broadcasts.
 
-    Steps take as many as their budget allows, k, and each prompt is read at the end of its step: (N + k) / 2 prompts.
+    Steps of `step_s` take `tokens`, or k prompts, and each prompt is read at the end of its step: (N + k) / 2 prompts.
 
-    Source: counting. Assumes: half of `batch` decode meanwhile, where prompts share their steps.
+    Source: counting. Assumes: nothing further.
     """
-    budget = np.minimum(_prefill_budget(runner, layout, one), in_flight * one.tokens)
-    decoding = _decoding_beside(runner, batch / 2.0, in_flight) if runner.engine.mixes else 0.0
-    full = runner.step(_mixed_load(one, budget, decoding, context, only_seconds=True), layout)
-    prompts = np.maximum(budget / one.tokens, 1.0)
-    seconds: Floats = (in_flight + prompts) / 2.0 * full.seconds * one.tokens / budget
+    prompts = np.maximum(tokens / prompt_tokens, 1.0)
+    seconds: Floats = (in_flight + prompts) / 2.0 * step_s * prompt_tokens / tokens
     return seconds
 
 
@@ -392,6 +391,7 @@ def fixed_batch(
         prefill.seconds - decode.seconds,
         0.0 * batch,
         0.0 * batch,
+        prefill.seconds,
         decode,
         prefill,
     )
@@ -437,17 +437,6 @@ class Percentile(NamedTuple):
 
     ttft_s: Floats
     tpot_s: Floats
-
-
-def full_step_s(
-    runner: Runner, layout: ServingLayout, batch: Floats, input_tokens: Floats, output_tokens: Floats
-) -> Floats:
-    """Seconds of a step that uses all its prefill budget, in which `batch` sequences decode where steps are shared."""
-    one = prompt(runner.model, input_tokens)
-    decoding = batch * runner.engine.mixes / micro_batches(runner, layout, batch)
-    budget, context = _prefill_budget(runner, layout, one), one.own + output_tokens / 2
-    full = _mixed_load(one, budget, decoding, context, only_seconds=True)
-    return runner.step(full, layout).seconds
 
 
 def _prefill_budget(runner: Runner, layout: ServingLayout, one: Prompt) -> Floats:
@@ -519,28 +508,20 @@ class SteadyCurves(NamedTuple):
     output_tokens: Floats
     sizes: Array  # ascending
     steady: Steady  # its columns are arrays
-    full_s: Array  # a step that uses all of its prefill budget
 
     @classmethod
     def of(
         cls, runner: Runner, layout: ServingLayout, sizes: Array, steady: Steady, input_tokens: Floats,
-        output_tokens: Floats, full_s: Floats | None = None,
+        output_tokens: Floats,
     ) -> SteadyCurves:  # fmt: skip
-        """The curves of `steady`, closed loops of `sizes`; `layout` and `steady` in columns: all sizes in turn.
-
-        `full_s`: those of `full_step_s`, where they are at hand.
-        """
-        if full_s is None:
-            full_s = full_step_s(runner, layout, steady.batch, input_tokens, output_tokens)
+        """The curves of `steady`, closed loops of `sizes`; `layout` and `steady` in columns: all sizes in turn."""
         shape = sizes.shape
         degrees = {
             name: np.broadcast_to(getattr(layout, name), sizes.size).reshape(shape)[:1]
             for name in ("tp", "pp", "ep", "dp")
         }
         tables = _each(steady, lambda column: np.broadcast_to(column, sizes.size).reshape(shape))
-        return cls(
-            runner, ServingLayout(**degrees), input_tokens, output_tokens, sizes, tables, np.reshape(full_s, shape)
-        )
+        return cls(runner, ServingLayout(**degrees), input_tokens, output_tokens, sizes, tables)
 
     @classmethod
     def up_to(
@@ -565,8 +546,7 @@ class SteadyCurves(NamedTuple):
         below, above = (straight_lines(points, np.maximum(batch + way * apart, points[:1])) for way in (-1.0, 1.0))
         steady = _each(table, lambda column: (below(column) + above(column)) / 2.0)
         more_s = (above(table.decode.seconds) - below(table.decode.seconds)) / (2.0 * np.maximum(apart, LEAST_S))
-        full_s = (below(self.full_s) + above(self.full_s)) / 2.0
-        return OpenLoop(self, arrivals_per_s, steady._replace(batch=batch), more_s, full_s)
+        return OpenLoop(self, arrivals_per_s, steady._replace(batch=batch), more_s)
 
 
 class OpenLoop(NamedTuple):
@@ -576,7 +556,6 @@ class OpenLoop(NamedTuple):
     arrivals_per_s: Array
     steady: Steady  # means over the batches that decode, as many as the rate asks for
     more_s: Array  # by which one more sequence makes a step longer
-    full_s: Array
 
     def percentile(self, percentile: str) -> Percentile:
         """TTFT and TPOT at a percentile under Poisson arrivals; infinite where a replica cannot keep up.
@@ -599,7 +578,7 @@ class OpenLoop(NamedTuple):
     def _busy(self) -> Floats:
         """Share of the engine's prefill budget that is asked for."""
         budget = _prefill_budget(self.curves.runner, self.curves.layout, self._one)
-        return self.arrivals_per_s / self._parts * self._one.tokens / budget * self.full_s
+        return self.arrivals_per_s / self._parts * self._one.tokens / budget * self.steady.full_s
 
     @property
     def _pieces(self) -> Floats:
@@ -613,7 +592,7 @@ class OpenLoop(NamedTuple):
         Source: `_queue_wait`. Assumes: prompts of one length.
         """
         budget = _prefill_budget(self.curves.runner, self.curves.layout, self._one)
-        return _queue_wait(np.minimum(self._busy, 0.999), self.full_s * self._one.tokens / budget)
+        return _queue_wait(np.minimum(self._busy, 0.999), self.steady.full_s * self._one.tokens / budget)
 
     @property
     def _first_token(self) -> _Spread:
@@ -644,7 +623,7 @@ class OpenLoop(NamedTuple):
         another_s = steady.added_s
         if not engine.mixes:  # weights are read once for all prompts of a step of their own
             budget = _prefill_budget(curves.runner, curves.layout, one)
-            another_s = np.minimum(another_s, self.full_s * one.tokens / budget)
+            another_s = np.minimum(another_s, self.steady.full_s * one.tokens / budget)
         return step.plus(_poisson_sum(beside, another_s)).plus(self._queue)
 
     @property

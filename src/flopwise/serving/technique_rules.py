@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from flopwise import units
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Recurrence
-from flopwise.ops.routing import balanced_rank_load, hottest_rank_load, touched_frac
+from flopwise.facts.models.families import STEERED
+from flopwise.ops.routing import LOSS_EXPONENT, balanced_rank_load, hottest_rank_load, touched_frac
 from flopwise.serving.disaggregated import prefill_layout
 from flopwise.serving.job import PLAIN, ServeJob, Speculation, Techniques
 from flopwise.serving.memory import weights_per_gpu
@@ -215,22 +216,26 @@ def _expert_assumptions(job: ServeJob) -> Iterator[str]:
     if item is None or job.techniques.expert_skew is not None:
         return
     skew, copies = expert_skew(job), job.techniques.redundant_experts
+    popularity = (
+        "experts are as popular as those of DeepSeek-R1 were" if job.model.model_type in STEERED
+        else f"the popularity of experts falls with the power {LOSS_EXPONENT:g} of their rank"
+    )  # fmt: skip
     if ranks > 1:
         load = (
             balanced_rank_load(item.experts, skew, ranks, copies) if copies
             else float(hottest_rank_load(item.experts, skew, ranks))
         )  # fmt: skip
         yield (
-            f"experts are as popular as those of DeepSeek-R1 were: the fullest of {ranks:,} ranks has {load:.2f} times "
-            "the mean of their tokens; --expert-skew 1 balances them, --redundant-experts copies the popular ones"
+            f"{popularity}: the fullest of {ranks:,} ranks has {load:.2f} times the mean of their tokens; "
+            "--expert-skew 1 balances them, --redundant-experts copies the popular ones"
         )
         return
     tokens, example = job.concurrency or FEW_TOKENS, "" if job.concurrency else ", for example,"
     read, even = (float(touched_frac(item.experts, item.top_k, tokens, each)) for each in (skew, 1.0))
     if read < SAME_READ * even:
         yield (
-            f"experts are as popular as those of DeepSeek-R1 were: a step of {tokens:,} tokens{example} reads "
-            f"{read:.0%} of {item.experts:,}, {even:.0%} if all were alike (--expert-skew 1)"
+            f"{popularity}: a step of {tokens:,} tokens{example} reads {read:.0%} of {item.experts:,}, {even:.0%} if "
+            "all were alike (--expert-skew 1)"
         )
 
 

@@ -20,6 +20,7 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import SHARED_KINDS
 from flopwise.facts.architecture import Attend, Linear, Model, Norm
 from flopwise.facts.formats import BF16, WeightFormat
+from flopwise.facts.models.families import STEERED
 from flopwise.ops.columns import distinct
 from flopwise.ops.routing import usual_skew
 from flopwise.ops.types import Floats, Ints
@@ -351,7 +352,7 @@ class TechniqueRunner(Runner):
         if self.away_frac:
             whole = self._with_offload(whole, seen, split)
         if self.images_per_token and np.any(load.prefill_tokens):
-            whole = whole.plus(self._image(split, self.images_per_token * load.prefill_tokens))
+            whole = whole.plus(self._image(load, split))
         if self.structured_frac and np.any(load.decode_batch):
             whole = self._with_masks(whole, seen)
         return whole if self.draft is None else self._with_draft(whole, self.draft, load, seen)
@@ -360,19 +361,23 @@ class TechniqueRunner(Runner):
         """The kernels of adapters. Source and assumptions: `Adapters.step`."""
         return Adapters(self.adapters, self.adapter_rank).step(self, load, split) if self.adapters else None
 
-    def _image(self, split: ServingLayout, images: Floats) -> StepTime:
-        """The image tower and its projector for so many images; of less than one that share of one.
+    def _image(self, load: StepLoad, split: ServingLayout) -> StepTime:
+        """The image tower and its projector for the images of a step; of less than one that share of one.
 
         Source: the towers' layers, as `Runner.step` has those of an encoder; vLLM, multimodal inputs: an image is
         encoded once, before the step that reads its tokens. Assumes: patches grow with the tokens of an image; images
         of a prompt are encoded with its pieces, and those of a cached prefix not again.
         """
+        images = self.images_per_token * load.prefill_tokens
         usual, whole = model_image_tokens(self.model), np.maximum(images, 1.0)
         total: StepTime | None = None
         for tower in self.model.stacks[1:]:
             tokens = (tower.tokens_per_sample or usual) * self.image_tokens / usual
-            load = StepLoad(prefill_tokens=whole * tokens, prefill_context=tokens, prompts=whole, every=True)
-            one = self._stack(tower, load, split)
+            encoded = StepLoad(
+                prefill_tokens=whole * tokens, prefill_context=tokens, prompts=whole, every=True,
+                only_seconds=load.only_seconds,
+            )  # fmt: skip
+            one = self._stack(tower, encoded, split)
             one = one._replace(seconds=one.seconds + self.engine.layer_s * tower.num_layers)
             total = one if total is None else total.plus(one)
         assert total is not None, "a model that sees images has a tower"
@@ -451,7 +456,7 @@ def expert_skew(job: ServeJob) -> float:
     stated, item = job.techniques.expert_skew, job.model.stacks[0].largest_experts
     if stated is not None or item is None:
         return stated or 1.0
-    return usual_skew(item.experts, item.top_k)
+    return usual_skew(item.experts, item.top_k, steered=job.model.model_type in STEERED)
 
 
 def runner(job: ServeJob) -> Runner:
@@ -517,7 +522,8 @@ def _formats(model: Model, form: WeightFormat, rates: Rates) -> dict[str, Any]:
     path = product_path(model, form, rates)
     other = "fp32" if path.dtype in ("fp32", "tf32") else "bf16"
     return {
-        "dtype": path.dtype, "weight_bits": path.weight_bits, "wide": path.wide, "head_bits": path.head_bits,
+        "dtype": path.dtype, "weight_bits": path.weight_bits, "wide": path.wide, "eight": path.eight,
+        "head_bits": path.head_bits,
         "other_dtype": other, "chains": not form.has_zeros,
     }  # fmt: skip
 

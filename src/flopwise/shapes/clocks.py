@@ -61,7 +61,8 @@ class EngineClock:
         path = product_path(self.model, self.weights, self.cluster.rates)
         return Runner(
             model=model or self.model, rates=limited_rates(self.cluster.rates), fabric=self.cluster.fabric,
-            engine=self.engine, dtype=path.dtype, weight_bits=path.weight_bits, wide=path.wide, kv_dtype=self.kv_dtype,
+            engine=self.engine, dtype=path.dtype, weight_bits=path.weight_bits, wide=path.wide, eight=path.eight,
+            kv_dtype=self.kv_dtype,
         )  # fmt: skip
 
     def pass_s(

@@ -15,7 +15,10 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.facts.storage import Storage
+from flopwise.origin import COUNTED, KERNEL, chip_fact, estimate_of
+from flopwise.origin import interval as interval_figures
 from flopwise.pictures import BarPicture, Picture
+from flopwise.provenance import Figure, assumption, fact, setting, term
 from flopwise.results import Result, attributes, interval
 from flopwise.storage.spec import SampleSpec, StorageRequest
 from flopwise.training.goodput import DEFAULT_RELIABILITY, checkpoint_bytes, goodput
@@ -159,6 +162,42 @@ class StorageAnswer(Result):
             "settings": dict(self.settings),
             "assumptions": self.assumptions,
         }
+
+    def figure(self) -> Figure:
+        """The tree of the figures: demand per device, node and cluster, caches, storage, checkpoints."""
+        work, request = self.workload, self.request
+        flops = fact("FLOP of a sample", work.flops_per_sample, "FLOP", source=work.source)
+        records = f"records {request.records}"
+        size = fact("bytes of a sample", self.read_bytes, "B", source=work.source, note=records)
+        per_flop = term("bytes per FLOP", self.bytes_per_flop, "B/FLOP", f"{size.name} / {flops.name}", size, flops)
+        method = "Ibrahim et al., PMBS 2021: the MiB/FLOP method"
+        each = _product(
+            "read bandwidth per device",
+            self.read_bytes_per_s_per_gpu,
+            "B/s",
+            per_flop,
+            _rate_figure(self, flops),
+            method,
+        )
+        devices_of_node, devices = setting("devices of a node", self.gpus_per_node), setting("devices", self.num_gpus)
+        node = _product("read bandwidth per node", self.read_bytes_per_s_per_node, "B/s", each, devices_of_node)
+        figures = [each, node, _product("read bandwidth of all", self.read_bytes_per_s_total, "B/s", each, devices)]
+        if self.band is not None and self.low is not None and self.high is not None:
+            figures += interval_figures(each.name, each, self.band, self.low, self.high)
+        if request.cache_bytes is not None:
+            hits = term(
+                "share of reads that caches serve", self.hit_frac, "frac",
+                f"{COUNTED}: records met again before they are evicted",
+                setting("cache of a node", request.cache_bytes, "B"),
+                setting("data set", request.dataset_bytes, "B"), setting("shuffle", request.shuffle),
+            )  # fmt: skip
+            later, formula = self.later_read_bytes_per_s_per_node, f"{node.name} x (1 - {hits.name})"
+            figures.append(term("read bandwidth per node, later epochs", later, "B/s", formula, node, hits))
+        if self.checkpoints is not None:
+            origin = f"{COUNTED}: {self.checkpoints.origin}"
+            figures.append(term("checkpoint", self.checkpoints.nbytes, "B", origin))
+        chip = self.cluster.accelerator
+        return estimate_of(f"storage for {work.name} on {self.num_gpus:,} x {chip.name}", figures)
 
     @property
     def gpus_per_node(self) -> int:
@@ -452,3 +491,29 @@ def _delivery(
         restore_s=None if each is None else each / reads,
         load_s=None if weights is None else weights / reads,
     )  # fmt: skip
+
+
+def _product(name: str, value: float, unit: str, one: Figure, other: Figure, source: str = "") -> Figure:
+    return term(name, value, unit, f"{one.name} x {other.name}", one, other, source=source)
+
+
+def _rate_figure(answer: StorageAnswer, flops: Figure) -> Figure:
+    """The achieved FLOP/s of a device."""
+    rate, name, value, unit = answer.rate, "achieved FLOP/s", answer.achieved_flops_per_s, "FLOP/s"
+    if rate.origin == "given" and answer.efficiency_frac is None:
+        return setting(name, value, unit)
+    peak = chip_fact(answer.cluster.accelerator, f"peak {rate.precision}", unit, rate.peak_flops_per_s)
+    share = value / rate.peak_flops_per_s
+    if rate.origin == "given":
+        return _product(name, value, unit, peak, setting("achieved share", share, "frac"))
+    if rate.origin == "published share":
+        reason = "what published runs reached; no layers are known"
+        return _product(name, value, unit, peak, assumption("achieved share", share, "frac", reason))
+    step = term(
+        "samples per second and device", rate.samples_per_s, "1/s",
+        KERNEL if rate.origin == "layers" else f"{KERNEL}: see `flopwise train --explain`",
+        *(term(part.replace("_", " "), seconds, "s", KERNEL) for part, seconds in rate.parts if seconds > 0),
+        *((setting("samples of a step", rate.batch),) if rate.batch is not None else ()),
+        peak,
+    )  # fmt: skip
+    return _product(name, value, unit, step, flops)

@@ -1,12 +1,15 @@
-"""The loop of `watch`: from readings to diagnosis, alerts and cost, across outages of the source."""
+"""`watch`: what a job does now, what bounds it, and which limits it crosses, across outages of the source."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import closing
+from typing import Any, Protocol
 
 from flopwise.errors import SpecError
+from flopwise.keywords import takes
+from flopwise.options import take
 from flopwise.telemetry.actions import BudgetCommand, KeptState, Webhook
 from flopwise.telemetry.diagnosis import Bound, Diagnosis
 from flopwise.telemetry.expected import BUDGETS, Expected
@@ -16,9 +19,6 @@ from flopwise.telemetry.money import Spend, spend
 from flopwise.telemetry.readings import SourceLostError, Values, WatchReading
 from flopwise.telemetry.spec import WatchSpec
 from flopwise.values import dataclass, replace
-
-if TYPE_CHECKING:
-    from flopwise.search.answer import Plan
 
 QUIET_S = 900.0
 """Time for which a source may have no new readings: steps of large runs take minutes."""
@@ -164,8 +164,8 @@ class Watcher:
         self._diagnosed: tuple[float, Diagnosis] | None = None
 
     @classmethod
-    def of(cls, spec: WatchSpec, plan: Plan | None) -> Watcher:
-        """A watcher from options; `plan`: content of the plan file.
+    def of(cls, spec: WatchSpec) -> Watcher:
+        """A watcher from options.
 
         Raises: SpecError: incompatible options; no source; no such plan, run, program or address.
         """
@@ -174,6 +174,11 @@ class Watcher:
         spec.check()
         source = open_source(spec)
         run = source.run if isinstance(source, RunSource) else None
+        plan = None
+        if spec.plan is not None:
+            from flopwise.search.answer import read_plan  # noqa: PLC0415 - only with a plan
+
+            plan = read_plan(spec.plan)
         expected = Expected.of(spec, run, plan)
         started = None if run is None else run.started_at_s
         if spec.started is not None:
@@ -385,3 +390,42 @@ def open_source(spec: WatchSpec) -> ReadingSource:
     from flopwise.telemetry.nvml import NvmlSource  # noqa: PLC0415 - same
 
     return NvmlSource()
+
+
+@takes(WatchSpec)
+def watch(**options: Any) -> WatchStatus:
+    """Take one status of a job: its bound, its progress against the plan, and its cost.
+
+    Reads this machine's GPUs, a Prometheus server (`prometheus=URL`) or a recorded run (`run=NAME`).
+
+    Raises:
+        SpecError: no source, or options that cannot be; says what to install or to give.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> flopwise.watch(run=one.run.run_id).source
+        'run ...'
+    """
+    with closing(Watcher.of(*take(options, WatchSpec))) as watcher:
+        return watcher.look()
+
+
+@takes(WatchSpec)
+def watch_live(**options: Any) -> Iterator[WatchStatus]:
+    """A status for each reading of a job, for as long as the source has some.
+
+    Raises:
+        SpecError: as `watch`.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> next(flopwise.watch_live(run=one.run.run_id)).source
+        'run ...'
+    """
+    with closing(Watcher.of(*take(options, WatchSpec))) as watcher:
+        yield from watcher.looks()
+        while watcher.live:
+            time.sleep(watcher.interval_s)
+            yield from watcher.looks()

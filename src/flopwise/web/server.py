@@ -288,8 +288,12 @@ async def _problem(_: Request, problem: Exception) -> Response:
 async def _http_problem(request: Request, failure: Exception) -> Response:
     """The response to what Starlette itself refuses: unknown paths and methods."""
     assert isinstance(failure, HTTPException)
-    kind = "wrong-method" if failure.status_code == 405 else "unknown"
-    problem = ProblemError(kind, f"{request.method} {request.url.path[:200]}: {failure.detail}")
+    given = f"{request.method} {request.url.path[:200]}"
+    if failure.status_code == 405:
+        problem = ProblemError("wrong-method", f"{given}: {failure.detail}")
+    else:
+        pages = ", ".join(f"/{name}" for name in PAGES)
+        problem = ProblemError("unknown", f"{given} is not there; pages: {pages}; the API: {ROOT}/openapi.json")
     return Response(problem.body(), problem.status, failure.headers, MEDIA_TYPE)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import flopwise
-from flopwise.api.run_imports import import_runs
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.records import store as stores
 from flopwise.records.explanation import explanation
+from flopwise.records.imports.imported import import_runs
 from flopwise.records.measured import run_figures
 from flopwise.records.rows import rows_of
 from flopwise.records.store import open_store

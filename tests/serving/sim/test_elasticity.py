@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from flopwise.api.simulate import autoscale, simulate, vertical
+from flopwise.api.simulate import autoscale, simulate
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.elasticity import scaled_rule
+from flopwise.serving.sim.elasticity import replica_sizes, scaled_rule
 from flopwise.serving.sim.request import ResponseCache, simulation_request
 from flopwise.serving.sim.result import Slo
 
@@ -74,7 +74,7 @@ def test_rules_grow_with_the_size_of_a_replica() -> None:
 
 
 def test_the_same_accelerators_in_other_sizes() -> None:
-    sizes = vertical(MODEL, replicas=4, slo=Slo(ttft_s=1.0), **BUSY)
+    sizes = replica_sizes(MODEL, replicas=4, slo=Slo(ttft_s=1.0), **BUSY)
     assert [(s.tp, s.most) for s in sizes] == [(1, 4), (2, 2), (4, 1)]
     for size in sizes:
         alone = simulate(MODEL, replicas=size.most, tp=size.tp, slo=Slo(ttft_s=1.0), **BUSY)
@@ -87,11 +87,11 @@ def test_the_same_accelerators_in_other_sizes() -> None:
 
 
 def test_a_size_that_does_not_fit_is_named_with_its_reason() -> None:
-    sizes = vertical("Llama-3.1-70B", gpu="h100", tp=4, replicas=1, rate=0.5, requests=20)
+    sizes = replica_sizes("Llama-3.1-70B", gpu="h100", tp=4, replicas=1, rate=0.5, requests=20)
     assert [(s.tp, s.provision is None) for s in sizes if s.tp != 2] == [(1, True), (4, False)]
     assert "does not fit" in sizes[0].why
     with pytest.raises(InfeasibleError):
-        vertical("Llama-3.1-70B", gpu="h100", tp=1, replicas=2, rate=0.5, requests=20)
+        replica_sizes("Llama-3.1-70B", gpu="h100", tp=1, replicas=2, rate=0.5, requests=20)
 
 
 def test_a_cache_answers_what_repeats_and_says_what_it_saves() -> None:
@@ -136,4 +136,4 @@ def test_contradictions_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         autoscale(MODEL, **HOW, **wrong)
     with pytest.raises(SpecError, match="replicas"):
-        vertical(MODEL, replicas=0, **BUSY)
+        replica_sizes(MODEL, replicas=0, **BUSY)

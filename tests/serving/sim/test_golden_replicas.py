@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from flopwise.api.serve import serve
-from flopwise.api.simulate import autoscale, batch, simulate, vertical
+from flopwise.api.simulate import autoscale, batch, simulate
 from flopwise.serving.sim.autoscale import Autoscaling
-from flopwise.serving.sim.elasticity import replica_start_s
+from flopwise.serving.sim.elasticity import replica_sizes, replica_start_s
 from flopwise.serving.sim.request import ResponseCache
 from flopwise.serving.sim.result import Slo
 from named import FACTS
@@ -73,7 +73,7 @@ def test_an_autoscaler_pays_the_hours_of_its_replicas() -> None:
 
 
 def test_sizes_of_one_fleet_cost_alike_by_the_hour() -> None:
-    for size in vertical(MODEL, replicas=4, price=2.0, **HOW):
+    for size in replica_sizes(MODEL, replicas=4, price=2.0, **HOW):
         assert size.provision is not None
         assert size.provision.cost_usd == pytest.approx(size.provision.replica_hours * size.tp * 2.0)
 

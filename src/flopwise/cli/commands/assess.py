@@ -55,10 +55,11 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
     from flopwise.exports.targets import check_targets
     from flopwise.facts.catalog import load_facts
     from flopwise.fleet.assess import assess
+    from flopwise.fleet.assessment import read_assessment
     from flopwise.fleet.explain import AssessmentFigureTree
     from flopwise.fleet.read import load_fleet
     from flopwise.folders import check_folder
-    from flopwise.report.write import read_assessment, with_plan_files, write_report
+    from flopwise.report.write import with_plan_files, write_report
 
     if web:
         from flopwise.cli.commands.web import run_server

@@ -67,7 +67,8 @@ def command(
     from that profile. Profiles are kept in a folder of yours (FLOPWISE_CALIBRATIONS, else flopwise/calibrations in your
     data folder).
     """
-    from flopwise.api import calibrate as api
+    from flopwise.api.calibrate import calibrate
+    from flopwise.fitting.profile import calibration_profile, calibrations, remove_calibration
 
     if sum((bool(files), listing, show is not None, remove is not None)) != 1:
         raise usage_error("give measurement files, or one of --list, --show and --remove")
@@ -80,22 +81,22 @@ def command(
         options.refuse(of_service, "needs --model, the model that the deployment serves")
         given = {key: value for key, value in given.items() if key not in of_service}
     if listing:
-        profiles = api.calibrations()
+        profiles = calibrations()
         shown = (
             {"A profile in full": shlex.join(["flopwise", "calibrate", "--show", profiles[0].name])} if profiles else {}
         )
         options.answer(profiles, _listing, further=shown)
     elif show is not None:
-        profile = api.calibration_profile(show)
+        profile = calibration_profile(show)
         line = shlex.join(["flopwise", "train", "MODEL", "--gpu", "GPU", "--calibration", profile.name])
         options.answer(profile, _report, further={"An estimate with it": line})
     elif remove is not None:
-        path = api.remove_calibration(remove)
+        path = remove_calibration(remove)
         rest = {"The profiles that are left": "flopwise calibrate --list"}
         options.answer({"removed": remove, "path": str(path)}, lambda *_: [f"Removed {remove} ({path})."], further=rest)
     else:
         with Progress("fitting") as progress:
-            done = api.calibrate(*files, facts=facts, advance=progress, **options.values(given))
+            done = calibrate(*files, facts=facts, advance=progress, **options.values(given))
         if given["dry_run"]:
             line = options.command_line("calibrate").replace(" --dry-run", "")
             further = {"The same, written as a profile": line}

@@ -48,7 +48,8 @@ def command(model: str, **given: Any) -> None:
     the volume at which your own machines break even.
     """
     from flopwise.api.buy_or_build import compare
-    from flopwise.api.prices import stale_notes
+    from flopwise.api.prices import today
+    from flopwise.price_import.age import age_notes
 
     stated = options.spellings(click.get_current_context(), settings=True)
     unstated = defaults_of(AlternativesSpec).keys() - stated.keys()
@@ -56,7 +57,7 @@ def command(model: str, **given: Any) -> None:
     with Progress("planning each way") as progress:
         comparison = compare(model, advance=progress, **options.values(given))
     options.answer(comparison, blocks, further=_further(comparison, given))
-    options.say_age(stale_notes(comparison.price_dates()))
+    options.say_age(age_notes(comparison.price_dates(), today()))
 
 
 def _further(comparison: CostComparison, given: Mapping[str, Any]) -> dict[str, str]:

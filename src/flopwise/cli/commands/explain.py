@@ -87,14 +87,16 @@ def shapes(*, model: str, gpu: str | None, gpus_per_node: int | None, explain: b
     Prints every operation of a pass on one rank (dimensions, intensity, bound, share of the last wave), then what to
     change, largest gain first. The default --batch is 1 in training and 32 in serving.
     """
-    from flopwise.api.explain import figure_of
     from flopwise.api.shapes import advise
+    from flopwise.shapes.answer import ShapeAnswer
 
     options.ignore_settings(but=("gpu", "gpus_per_node", "facts", "calibration", "currency"))
     spellings = options.spellings(click.get_current_context())
     machines = MachineSpec(gpu=gpu, gpus_per_node=gpus_per_node)
     advice = advise(model, machines=machines, **{name: value for name, value in given.items() if name in spellings})
-    options.answer(advice, shape_lines, figure=figure_of if explain else None, further=_whole(model, machines, given))
+    options.answer(
+        advice, shape_lines, figure=ShapeAnswer.figure if explain else None, further=_whole(model, machines, given)
+    )
 
 
 command.forms = (shapes,)

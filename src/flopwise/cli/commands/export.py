@@ -42,18 +42,20 @@ def command(
     Options give what a plan does not contain (names, images, paths, secrets); a missing value is a placeholder in the
     files and is listed at the end: flopwise export kubernetes plan.json -o deploy --namespace chat
     """
-    from flopwise.api import export as api
+    from flopwise.api.export import export
+    from flopwise.exports.exported import write_export
+    from flopwise.exports.targets import export_targets
 
     if listed:
         options.answer(
-            api.export_targets(), _targets, lambda rows: [_target_document(row) for row in rows],
+            export_targets(), _targets, lambda rows: [_target_document(row) for row in rows],
             further={"The files of one": "flopwise export TARGET PLAN.json -o FOLDER"},
         )  # fmt: skip
         return
     if target is None or plan is None or output_folder is None:
         raise usage_error("give a target, a plan file or a report's folder, and -o FOLDER; --list shows the targets")
-    answer = api.export(target, plan, rank=rank, facts=facts, calibration=calibration, **options.values(settings))
-    api.write_export(answer, output_folder, force=force)
+    answer = export(target, plan, rank=rank, facts=facts, calibration=calibration, **options.values(settings))
+    write_export(answer, output_folder, force=force)
     options.answer(FolderExport(answer, output_folder), FolderExport.blocks, FolderExport.document)
 
 
@@ -110,9 +112,10 @@ def _places(files: Sequence[str]) -> str:
 
 def folder_exports(plan: Plan | Path, folders: Mapping[str, Path], *, force: bool, **places: Any) -> list[FolderExport]:
     """A plan, or the report in a folder, as the files of several targets, each in its folder: all or none are made."""
-    from flopwise.api import export as api
+    from flopwise.api.export import export
+    from flopwise.exports.exported import write_export
 
-    exports = [FolderExport(api.export(target, plan, **places), folder) for target, folder in folders.items()]
+    exports = [FolderExport(export(target, plan, **places), folder) for target, folder in folders.items()]
     for one in exports:
-        api.write_export(one.exported, one.folder, force=force)
+        write_export(one.exported, one.folder, force=force)
     return exports

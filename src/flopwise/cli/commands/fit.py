@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwise import units
-from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
@@ -46,9 +45,10 @@ def command(*, explain: bool, **given: Any) -> None:
     are for as many requests as memory holds. The exit code is 1 if no format fits.
     """
     from flopwise.api.fit import fit
+    from flopwise.changes.format_fit import FitAnswer
 
     answer = fit(given.pop("model"), **options.values(given))
-    options.answer(answer, lines, figure=figure_of if explain else None, further=_further(answer, given))
+    options.answer(answer, lines, figure=FitAnswer.figure if explain else None, further=_further(answer, given))
     if all(row.service is None for row in answer.formats):
         click.get_current_context().exit(1)
 

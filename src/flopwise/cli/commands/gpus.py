@@ -13,9 +13,10 @@ from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, pairs, table, verdict
 from flopwise.errors import UnknownNameError
-from flopwise.facts.spec import DeviceSpec, SourceSpec
-from flopwise.options import BYTES, FLAG, name
+from flopwise.facts.spec import DeviceFilter, SourceSpec
+from flopwise.options import FLAG
 from flopwise.results import plain
+from flopwise.units import split_count
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
@@ -31,10 +32,7 @@ _SPARE = ("confidence", ">GiB", "kind", "link", ">TDP")
 
 @options.command("gpus", "flopwise gpus --vendor AMD --largest", "flopwise gpus h100 --json")
 @options.argument("name", required=False)
-@flags(DeviceSpec, "vendor")
-@add("--architecture", name("architecture"), "Only this architecture: Hopper, CDNA3 ...")
-@flags(DeviceSpec, "kind")
-@add("--min-memory", BYTES, "At least this much memory: 40GB, 80GiB.", field="min_hbm_bytes")
+@flags(DeviceFilter)
 @add("--largest", FLAG, "Show the largest model that one of each trains and serves, by format, instead.", default=False)
 @flags(SourceSpec, "facts calibration")
 @on_page("catalog")
@@ -48,6 +46,7 @@ def command(
     device computes.
     """
     from flopwise.api import facts as known
+    from flopwise.facts.catalog import load_facts
 
     places: dict[str, Any] = {"facts": facts, "calibration": calibration}
 
@@ -60,7 +59,7 @@ def command(
     if name is not None:
         options.refuse(filters, "NAME shows one accelerator; filters belong to the list")
         try:
-            one = known.gpu(name, **places)
+            one = load_facts(facts, calibration).resolve(split_count(name)[1])
         except UnknownNameError:
             rows = known.gpus(matching=name, **places)
             if not rows:

@@ -6,18 +6,15 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.on_page import on_page
-from flopwise.cli.options import add, flags
+from flopwise.cli.options import flags
 from flopwise.cli.render import Screen, heading, pairs, table, verdict
-from flopwise.cost.spec import MachineSpec
 from flopwise.errors import UnknownNameError
-from flopwise.facts.offers import PURCHASES, Offer
-from flopwise.facts.spec import DeviceSpec, SourceSpec
-from flopwise.options import USD
+from flopwise.facts.defaults import PURCHASES
+from flopwise.facts.offers import Offer
+from flopwise.facts.spec import OfferFilter, SourceSpec
 
 _HEADERS = (
     "provider", "instance", "region", "accelerators", ">vCPU", ">RAM", ">network", ">on demand/h", ">spot/h",
@@ -29,13 +26,10 @@ _SPARE = (">3 years/h", ">1 year/h", ">vCPU", ">RAM", "priced", ">network")
 
 @options.command("instances", "flopwise instances --gpu h100 --provider aws", "flopwise instances p5.48xlarge --json")
 @options.argument("name", required=False)
-@flags(MachineSpec, "provider region gpu", section="")
-@flags(DeviceSpec)
-@flags(MachineSpec, "purchase", section="")
-@add("--max-price", USD, "At most this many US dollars an hour.", field="max_usd_per_hour")
+@flags(OfferFilter)
 @flags(SourceSpec, "facts")
 @on_page("catalog")
-def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any) -> None:
+def command(*, name: str | None, **filters: Any) -> None:
     """Cloud offers: hardware and prices.
 
     NAME is an instance type or a part of its name, or an accelerator (h100, 8xh100). Prices are per instance and hour,
@@ -43,8 +37,7 @@ def command(*, name: str | None, gpu: str | None, purchase: str, **filters: Any)
     """
     from flopwise.api import facts as known
 
-    bought = purchase if "purchase" in options.spellings(click.get_current_context(), settings=True) else None
-    wanted = {"gpu": gpu, "purchase": bought, **options.values(filters)}
+    wanted = options.values(filters)
     try:
         offers = known.instances(name, **wanted)
     except UnknownNameError as unknown:

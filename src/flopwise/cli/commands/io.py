@@ -46,12 +46,12 @@ def command(*, model: str | None, base: str, explain: bool, **given: Any) -> Non
     them.
     """
     from flopwise.api.io import io
-    from flopwise.storage.figures import storage_figure
+    from flopwise.storage.bandwidth import StorageAnswer
 
     answer = io(model, **options.values(given))
 
     options.answer(
-        answer, lambda result, paper: lines(result, paper, base), figure=storage_figure if explain else None,
+        answer, lambda result, paper: lines(result, paper, base), figure=StorageAnswer.figure if explain else None,
         further={} if explain else {"Where the figures come from": f"{options.command_line('io')} --explain"},
     )  # fmt: skip
 

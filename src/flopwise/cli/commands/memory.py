@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
+from flopwise.cli.parts import figure_of
 from flopwise.cli.render import Screen, heading, pairs
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import DatedSourceSpec

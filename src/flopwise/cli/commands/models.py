@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.on_page import on_page
-from flopwise.cli.options import add, flags
+from flopwise.cli.options import flags
 from flopwise.cli.render import Screen, heading, pairs, table, verdict
 from flopwise.errors import UnknownNameError
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import ModelFilter, SourceSpec
 from flopwise.ops.spec import SharedSpec
-from flopwise.options import name
 from flopwise.results import attributes
 from flopwise.training.spec import DataSpec
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 @options.argument("name", required=False)
 @flags(SharedSpec, "batch")
 @flags(DataSpec, "seq", section="")
-@add("--family", name("family"), "List only models of this model_type: llama, qwen3_moe ...")
-@add("--kind", name("kind"), "List only models of this kind: decoder, encoder, vision ...")
+@flags(ModelFilter)
 @flags(SourceSpec, without="calibration")
 @on_page("catalog", "batch", "seq", "assume_family")
 def command(
@@ -41,6 +39,7 @@ def command(
     contain it.
     """
     from flopwise.api import facts as known
+    from flopwise.ops.model_card import ModelCard
 
     if name is None:
         options.refuse(["batch", "seq", "assume_family"], "needs a NAME")
@@ -50,7 +49,8 @@ def command(
     options.refuse(["family", "kind"], "NAME shows one model; filters belong to the list")
     own = options.values(given)
     try:
-        card = known.model(name, facts=facts, **own)
+        model = SourceSpec(facts=facts, **options.values(given, SourceSpec)).model(name)
+        card = ModelCard.of(model, given["batch"], given["seq"])
     except UnknownNameError:
         if not (rows := known.models(matching=name, facts=facts)):
             raise

@@ -213,7 +213,8 @@ def _exports(
 
 
 def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None, exports: Sequence[FolderExport]) -> None:
-    from flopwise.api.prices import stale_notes
+    from flopwise.api.prices import today
+    from flopwise.price_import.age import age_notes
     from flopwise.provenance import to_json
 
     def text(plan: Plan, paper: Screen) -> Iterator[str]:
@@ -229,18 +230,18 @@ def _show(answer: Plan, other: Plan | None, top: int, figure: Figure | None, exp
         return {**plan.document(), **compared, **({} if figure is None else {"provenance": to_json(figure)})}
 
     options.answer(answer, text, document, further=further(answer, "Row 1" if other is None else "The first plan"))
-    options.say_age(stale_notes(answer.price_dates(top)))
+    options.say_age(age_notes(answer.price_dates(top), today()))
 
 
 def _workload(workload: str, changes: dict[str, Any]) -> Any:
     """The workload of a file or of the options."""
-    from flopwise.api import plan as api
+    from flopwise.search.workload_file import read_workload
 
     if workload.lower().endswith(WORKLOAD_ENDINGS) or _is_workload_json(workload):
-        return api.workload(workload, changes)
+        return read_workload(workload, changes)
     if "task" not in changes:
         raise usage_error(f"a model needs --task: {options_of(WorkloadSpec)['task'].words}")
-    return api.workload({"model": workload, **changes})
+    return read_workload({"model": workload, **changes})
 
 
 def _is_workload_json(name: str) -> bool:

@@ -71,6 +71,8 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
     of your own accelerators, and the utilisation above which they cost less than each cloud.
     """
     from flopwise.api import prices as api
+    from flopwise.price_import.age import age_notes
+    from flopwise.price_import.imports import list_prices, remove_prices
 
     if (target is None) == (action in TAKES) and action != "own":
         raise usage_error(f"{action} needs {TAKES[action]}" if action in TAKES else f"{action} takes no argument")
@@ -90,14 +92,14 @@ def command(*, action: str, target: str | None, facts: Path | None, provider: tu
         _say(fresh.notes)
     elif action == "remove":
         assert target is not None
-        path = api.remove_prices(target)
+        path = remove_prices(target)
         options.answer({"removed": target, "path": path}, lambda *_: [f"Removed {target} ({path})."], further=AGES)
     elif action == "own":
         own = api.own_prices(target, facts=facts, **mine)
         options.answer(own, own_blocks, further=_own_further(own))
-        options.say_age(api.stale_notes((f"{row.accelerator} to buy", row.price_date) for row in own))
+        options.say_age(age_notes(((f"{row.accelerator} to buy", row.price_date) for row in own), api.today()))
     elif action == "list":
-        imports = api.list_prices()
+        imports = list_prices()
         options.answer(imports, _import_table)
     else:
         ages = api.prices(facts=facts, **mine)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flopwise import units
-from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
+from flopwise.cli.parts import figure_of
 from flopwise.cli.render import Screen, bars, heading, pairs
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec

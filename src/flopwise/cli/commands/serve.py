@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flopwise import units
-from flopwise.api.explain import figure_of
 from flopwise.cli import options, parts
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
-from flopwise.cli.parts import memory_items
+from flopwise.cli.parts import figure_of, memory_items
 from flopwise.cli.progress import announce_compilation
 from flopwise.cli.render import Screen, heading, pairs, table
 from flopwise.cost.spec import MachineSpec

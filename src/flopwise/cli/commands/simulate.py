@@ -120,6 +120,7 @@ def command(*, explain: bool, **given: Any) -> None:
     from flopwise.api import simulate as api
     from flopwise.api.observe import replay
     from flopwise.serving.sim.autoscale import Autoscaling
+    from flopwise.serving.sim.elasticity import replica_sizes
     from flopwise.serving.sim.request import ResponseCache
 
     check_option_groups(given["purchase"])
@@ -146,7 +147,7 @@ def command(*, explain: bool, **given: Any) -> None:
     else:
         run = elastic.answer if elastic else api.simulate(model, replicas=given["replicas"], **cached, **question)
     if given["vertical"]:
-        sizes = api.vertical(model, rule=rule, replicas=given["replicas"], **question)
+        sizes = replica_sizes(model, rule=rule, replicas=given["replicas"], **question)
 
     comparison = None if replayed is None else replayed.comparison
     _show(run, elastic, sizes, comparison, _targets(run.summary, given), _further(run, given), explain=explain)

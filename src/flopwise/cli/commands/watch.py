@@ -41,7 +41,7 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
     once when it clears. With --once the exit code is 1 if an alert fires. A run that has ended is replayed, and the
     exit code is 1 if any alert fired.
     """
-    from flopwise.api.watch import watcher_of
+    from flopwise.telemetry.watcher import Watcher
 
     if rules:
         from flopwise.telemetry.diagnosis import RULES
@@ -56,7 +56,7 @@ def command(*, once: bool, rules: bool, serve: int | None, listen: str, **given:
     if once and serve is not None:
         raise usage_error("--once prints one status, --serve runs until it is stopped: give one of them")
     page: MetricsPage | None = None
-    watcher = watcher_of(**options.values(given))
+    watcher = Watcher.of(WatchSpec(**options.values(given)))
     try:
         if serve is not None:
             from flopwise.telemetry.exposition import MetricsPage

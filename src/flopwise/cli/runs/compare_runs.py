@@ -39,7 +39,7 @@ def command(*, runs: tuple[str, ...], output: Path | None, store: str | None) ->
     differ, and each figure side by side (medians of steady steps, means over requests) with the relative difference and
     whether it exceeds the noise of both (95 %, by a block bootstrap).
     """
-    from flopwise.api.run_reports import compare_runs
+    from flopwise.records.reports import compare_runs
 
     comparison = compare_runs(runs, store=store, page=output)
     first = runs_line("show", comparison.runs[0].run.run_id[:SHORT_ID], store=store)

@@ -27,7 +27,7 @@ def command(*, runs: tuple[str, ...], yes: bool, store: str | None) -> None:
     RUNS are ids, their first digits, or names. On a terminal it asks for confirmation, elsewhere it requires --yes.
     Later runs reuse the space.
     """
-    from flopwise.api.runs import delete_runs, recorded_run
+    from flopwise.records.runs import delete_runs, recorded_run
 
     chosen = {(one := recorded_run(run, store=store).run).run_id: one for run in runs}
     if not yes:

@@ -38,8 +38,8 @@ def command(*, runs: tuple[str, ...], output: Path, form: str, rows: str | None,
     RUNS are ids, their first digits, or names. All recorded data are written, whole or not at all; `flopwise runs
     import` reads the JSON lines into any store.
     """
-    from flopwise.api.run_reports import run_rows
-    from flopwise.api.runs import export_runs
+    from flopwise.records.reports import run_rows
+    from flopwise.records.runs import export_runs
 
     if rows is None and not runs:
         raise usage_error("no run is given; `flopwise runs list` shows them")

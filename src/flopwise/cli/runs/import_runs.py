@@ -57,7 +57,7 @@ def command(*, files: tuple[Path, ...], store: str | None, **given: Any) -> None
     with model and accelerator the run is compared with its estimate (`flopwise runs show`). The same content is
     imported once.
     """
-    from flopwise.api.run_imports import import_runs
+    from flopwise.records.imports.imported import import_runs
 
     spellings = options.spellings(click.get_current_context())
     values = {name: value for name, value in given.items() if name in spellings}

@@ -38,7 +38,7 @@ def command(*, store: str | None, web: bool, **which: str | None) -> None:
     Rates are means over the run, loss and cost the last value. A run that was killed stays `running`; the table then
     shows the time since its last sample.
     """
-    from flopwise.api.runs import runs
+    from flopwise.records.runs import runs
 
     if web:
         from flopwise.cli.commands.web import run_server

@@ -45,8 +45,8 @@ def command(*, run: str, output: Path | None, store: str | None, web: bool) -> N
     with its estimate and 80 % interval: medians of the steady steps, means over requests. At the end are all recorded
     metrics, with their mean over the whole run, and events.
     """
-    from flopwise.api.run_reports import explain_run
-    from flopwise.api.runs import recorded_run
+    from flopwise.records.reports import explain_run
+    from flopwise.records.runs import recorded_run
 
     if web:
         from flopwise.cli.commands.web import run_server

@@ -50,6 +50,17 @@ GROUPS = _groups()
 TARGETS = {name: target for targets in GROUPS.values() for name, target in targets.items()}
 
 
+def export_targets() -> list[Target]:
+    """List every export target with what it can express.
+
+    Examples:
+        >>> import flopwise
+        >>> {"kubernetes", "vllm", "skypilot"} <= {target.name for target in flopwise.export_targets()}
+        True
+    """
+    return [*TARGETS.values()]
+
+
 def exported_plan(target: str, deployment: Deployment) -> Exported:
     """The files of a plan for a target.
 

@@ -1,11 +1,13 @@
 """The catalog of known models (`data/models.jsonl`), and the one door to all of them: `ModelCatalog.model`.
 
 A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`,
-`checkpoint_format` where the weights are not published in 16 bits, `sees` where the checkpoint has a vision tower that
-is left out, and either `config`, in Hugging Face's layout with the fields that matter, or `kind` and `published`, for
-networks known by published figures. `FOLDER/models.jsonl` of your own adds and overrides lines. `model_aliases.json`
-has other names of them, `model_series.json` models that were tuned from them, by name or series, and
-`model_publishers.json` organisations of the hub whose models have the architecture that their names say.
+`checkpoint_format` where the weights are not published in 16 bits, `fp8_linear` where they are in 8 bits beside experts
+in mxfp4, `sees` where the checkpoint has a vision tower that
+is left out (and `tower_parameters`, its size), and either `config`, in Hugging Face's layout with the fields that
+matter, or `kind` and `published`, for networks known by published figures. `FOLDER/models.jsonl` of your own adds and
+overrides lines. `model_aliases.json` has other names of them, `model_series.json` models that were tuned from them, by
+name or series, and `model_publishers.json` organisations of the hub whose models have the architecture that their names
+say.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "name": _TEXT, "hf_id": _TEXT, "source": _TEXT, "date": _TEXT, "confidence": _TEXT, "parameters": _COUNT,
     "active_parameters": _COUNT, "config": _OBJECT, "kind": _TEXT, "published": _OBJECT, "notes": _TEXT,
     "checkpoint_format": (str, "a weight format"), "sees": (bool, "true or false"),
+    "tower_parameters": _COUNT, "fp8_linear": (bool, "true or false"),
 }  # fmt: skip
 
 
@@ -211,6 +214,8 @@ def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -
         hf_id=record.get("hf_id"),
         **origin,
         sees=record.get("sees", False),
+        tower_parameters=record.get("tower_parameters", 0),
+        fp8_linear=record.get("fp8_linear", False),
         checkpoint_format=record.get("checkpoint_format") or model.checkpoint_format,
         notes=(*model.notes, *notes),
     )

@@ -8,27 +8,33 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from flopwise.changes import serving_question
+from flopwise.changes.serving_question import question_of
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import FlopwiseError, SpecError, UnknownNameError, nearest_hint
+from flopwise.facts.spec import SourceSpec
 from flopwise.files import read_at_most
-from flopwise.options import OptionError, changed_options, defaults_of, take
+from flopwise.keywords import takes
+from flopwise.options import DEGREE, OptionError, changed_options, defaults_of, take
+from flopwise.records.expectation import ExpectedService, ExpectedTraining
 from flopwise.records.exports import FORMAT, VERSION
 from flopwise.records.imports import genai_perf, guidellm, mlflow, tensorboard, trainer_state, vllm_bench, wandb
 from flopwise.records.imports.names import Meaning, meaning, rank
 from flopwise.records.imports.raw import Point, RawRun, Source
+from flopwise.records.imports.spec import ImportSpec
 from flopwise.records.metrics import METRICS
 from flopwise.records.model import Event, Expectation, Run, Sample
 from flopwise.records.store import Store, open_store
+from flopwise.search import training_question
+from flopwise.search.reproduce import SERVE, TRAIN, command_line
+from flopwise.search.training_question import TRAINED
 from flopwise.serving.spec import RequestSpec, ServingSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.values import dataclass, replace
-
-if TYPE_CHECKING:
-    from flopwise.records.imports.spec import ImportSpec
 
 
 class Format(NamedTuple):
@@ -139,22 +145,39 @@ def _file_runs(paths: Sequence[Path], spec: ImportSpec, gpus: int | None) -> lis
     return list(by_key.values())
 
 
-RunEstimate = Callable[[FileRun, str, int | None, dict[str, object]], tuple[float | None, Expectation]]
-"""USD an hour of all accelerators and what is expected of a run, from its model, accelerators and settings."""
+@takes(ImportSpec, MachineSpec, SourceSpec, DataSpec, TrainingSpec, RequestSpec, ServingSpec, gpus=DEGREE)
+def import_runs(
+    *files: Path | str, store: Path | str | None = None, gpus: int | None = None, **options: Any
+) -> list[ImportedRun]:
+    """Write runs of other tools to the store, with their expected figures where model and GPU are known.
 
+    The same content is imported once. What a file says itself need not be given; options of training go with runs of
+    training, those of requests and engines with runs of services.
 
-def import_files(
-    files: Sequence[Path], spec: ImportSpec, machines: MachineSpec, gpus: int | None, options: Mapping[str, Any],
-    estimate: RunEstimate, store: Path | str | None,
-) -> list[ImportedRun]:  # fmt: skip
-    """Write the runs of files to the store at `store`; `options`: settings that the files do not say.
+    Args:
+        files: files or folders of trainer-state, TensorBoard, W&B, MLflow, GuideLLM, genai-perf or vLLM's
+            benchmark.
 
-    Raises: SpecError: as `_file_runs` and `_planned_run`, in which case nothing is written; or the store cannot be
-        written.
+    Raises:
+        SpecError: a file cannot be read, or an option is not of its kind of run; nothing is written then.
+
+    Examples:
+        >>> import flopwise
+        >>> (one,) = flopwise.import_runs("examples/vllm-bench-serve.json", gpu="h100")
+        >>> one.run.task
+        'serve'
     """
-    own = [path for path in files if spec.format in ("auto", FORMAT) and _is_export(path)]
-    file_runs = _file_runs([path for path in files if path not in own], spec, gpus)
-    planned = [_planned_run(one, spec, machines, gpus, _run_settings(one, options), estimate) for one in file_runs]
+    if not files:
+        raise SpecError("no file to import; give one that a tool has exported")
+    names = {name for spec in (ImportSpec, MachineSpec, SourceSpec) for name in defaults_of(spec)}
+    about = {name: value for name, value in options.items() if name in names}
+    rest = {name: value for name, value in options.items() if name not in names and value is not None}
+    spec, machines, source = take(about, ImportSpec, MachineSpec, SourceSpec)
+    gpus, machines = gpus or machines.counted, replace(machines, counted=None)
+    paths = [Path(file) for file in files]
+    own = [path for path in paths if spec.format in ("auto", FORMAT) and _is_export(path)]
+    file_runs = _file_runs([path for path in paths if path not in own], spec, gpus)
+    planned = [_planned_run(one, spec, machines, source, gpus, _run_settings(one, rest)) for one in file_runs]
     opened, several = open_store(store), len(file_runs) > 1
     written = [
         _write_run(opened, one, plan, spec, several=several) for one, plan in zip(file_runs, planned, strict=True)
@@ -515,8 +538,8 @@ def _run_settings(one: FileRun, rest: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _planned_run(
-    one: FileRun, spec: ImportSpec, machines: MachineSpec, gpus: int | None, settings: dict[str, object],
-    estimate: RunEstimate,
+    one: FileRun, spec: ImportSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
+    settings: dict[str, object],
 ) -> PlannedRun:  # fmt: skip
     """Settings and estimate of a run; the reason in its notes where there is no estimate.
 
@@ -534,11 +557,39 @@ def _planned_run(
     if model is None or missing:
         return replace(alone, notes=(f"nothing is expected of the run without {' and '.join(missing)}",))
     try:
-        usd, expected = estimate(one, model, alone.gpus, settings)
+        plan = _expected_run(model, machines, source, alone.gpus, settings, serves=one.raw.task == "serve")
     except FlopwiseError as failure:
         if spec.model is not None:
             raise
         return replace(alone, notes=(f"nothing is expected of the run: {failure}",))
     unstated = one.raw.task == "train" and not {"global_batch", "global_batch_tokens"} & settings.keys()
     note = "the file does not say the sequences of a step: the plan's are assumed (give --global-batch)"
-    return replace(alone, usd_per_hour=usd, expected=expected, notes=(note,) if unstated else ())
+    return replace(
+        alone, usd_per_hour=plan.price_usd_per_hour, expected=plan.expected, notes=(note,) if unstated else ()
+    )
+
+
+def _expected_run(
+    model: str,
+    machines: MachineSpec,
+    source: SourceSpec,
+    gpus: int | None,
+    settings: Mapping[str, Any],
+    *,
+    serves: bool,
+) -> ExpectedService | ExpectedTraining:
+    """The expected figures of a run with `settings`, options of `serve` or `train`, on so many accelerators.
+
+    Raises: FlopwiseError: the question cannot be answered.
+    """
+    options = {name: getattr(spec, name) for spec in (machines, source) for name in changed_options(spec)}
+    verb, specs = ("serve", SERVE) if serves else ("train", TRAIN)
+    known = {name for spec in specs for name in defaults_of(spec)}
+    stated = {name: value for name, value in {**options, **settings, "gpus": gpus}.items() if name in known}
+    line = command_line(verb, model, stated, specs)
+    keywords = {**settings, "machines": machines, "source": source}
+    if serves:
+        question, where = question_of(keywords, gpus=gpus)
+        return ExpectedService.of_answer(serving_question.serve(model, question, where), line)
+    answer = training_question.train(model, gpus or 1, *take(keywords, *TRAINED))
+    return ExpectedTraining.of_answer(answer, line, settings)

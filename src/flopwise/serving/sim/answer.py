@@ -10,7 +10,7 @@ from flopwise.cost.intervals import ErrorBand
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes, notes
 from flopwise.serving.estimate import least_tpot_s
-from flopwise.serving.job import ServeJob, interval_notes, latency_band, serving_band
+from flopwise.serving.job import ServeJob, in_its_class, interval_notes, latency_band, serving_band
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
 from flopwise.serving.sim.request import ResponseCache, SimulationRequest, hit_rate, slow_store_notes
 from flopwise.serving.sim.result import RunSummary, SimulatedRun, Slo
@@ -179,6 +179,7 @@ def simulation_answer(
     hours = replicas * run.paid_s / HOUR_S if hours is None else hours
     summary = summary._replace(replica_hours=hours)
     rate_job = job if request.traffic.users else replace(job, arrivals_per_s=request.trace.requests_per_s)
+    rate_job = in_its_class(rate_job, summary.requests_per_s)
     intervals: dict[str, dict[str, tuple[float, float]]] = {"ttft_s": {}, "tpot_s": {}, "e2e_s": {}}
     bands = {f"{name}_s": serving_band(rate_job, name) for name in (("ttft", "tpot") if job.decodes else ("ttft",))}
     least_token_s = least_tpot_s(job) if job.decodes else 0.0

@@ -16,17 +16,20 @@ from numpy.typing import NDArray
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
+from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import OptionError
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, notes
+from flopwise.serving.deployment import replica_of, spread
 from flopwise.serving.estimate import default_lengths, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob, no_room_text, not_simulated_text
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.elasticity import replica_start_s
 from flopwise.serving.sim.lengths import Lengths
 from flopwise.serving.sim.trace import read_trace_columns
-from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, BatchRequest
+from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, BatchRequest, ServingSpec, TechniqueRequest
 from flopwise.serving.startup import DEFAULT_STORAGE
 from flopwise.serving.technique_rules import technique_assumptions, technique_settings
 from flopwise.units import DAY_S, HOUR_S, format_chance, format_items, format_number, format_seconds, format_usd
@@ -399,27 +402,27 @@ class BatchAnswer(Result):
 
     @classmethod
     def of(
-        cls,
-        request: BatchRequest,
-        job: ServeJob,
-        wanted: MachineSpec,
-        facts: Facts,
-        notes: tuple[str, ...],
+        cls, model: Model | str, request: BatchRequest, wanted: MachineSpec, deployment: ServingSpec,
+        techniques: TechniqueRequest, source: DatedSourceSpec, *, concurrency: int | None = None,
         report: Callable[[int, int], None] | None = None,
-    ) -> BatchAnswer:
-        """The queue worked off by replicas of `job`, which has no lengths yet, on machines as `wanted`.
+    ) -> BatchAnswer:  # fmt: skip
+        """The queue worked off by replicas of a deployment on machines as `wanted`.
 
-        As many requests are in flight as their memory holds. Each trial draws the lives of the workers and, from the
-        measured errors of predicted throughput, a rate.
+        `concurrency` requests are in flight at each, or as many as their memory holds. Each trial draws the lives of
+        the workers and, from the measured errors of predicted throughput, a rate.
 
         Raises:
-            SpecError: the model does not generate.
+            SpecError: options that do not go together, or a model that does not generate.
             InfeasibleError: the model does not fit, or interruptions undo the work faster than it is done.
             MissingFactError: how often machines are taken back is not known.
         """
-        number = request.queue
+        request.check()
+        number, facts, architecture = request.queue, source.catalog, source.model_with_layers(model)
         assert number is not None
-        if not generates(job.model):
+        deployment = spread(deployment, architecture, wanted, facts)
+        job, notes = replica_of(architecture, deployment, wanted, techniques, source)
+        job = replace(job, concurrency=concurrency)
+        if not generates(architecture):
             raise SpecError(not_simulated_text(job))
         if request.lengths_from is None:
             prompt, answer, length_notes = default_lengths(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.storage import Storage
 from flopwise.pictures import Picture, PointPicture
@@ -16,9 +17,10 @@ from flopwise.results import Result, attributes
 from flopwise.serving.job import ServeJob
 from flopwise.serving.sim.answer import SimulateAnswer, fewest_replicas, has_objective, replica_size, simulation_answer
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling
-from flopwise.serving.sim.request import ResponseCache, SimulationRequest
+from flopwise.serving.sim.request import ResponseCache, SimulationRequest, simulation_request
 from flopwise.serving.sim.result import RunSummary, Slo
 from flopwise.serving.sim.trace import PS
+from flopwise.serving.spec import ServingSpec
 from flopwise.serving.startup import DEFAULT_STORAGE, cold_start
 from flopwise.units import HOUR_S, format_cost, format_items, format_number, format_seconds
 from flopwise.values import dataclass, replace
@@ -199,20 +201,19 @@ def replica_start_s(job: ServeJob, drive: Storage, facts: Facts) -> float:
 
 
 def replica_sizes(
-    request_at: Callable[[int], SimulationRequest],
-    tp: int,
-    replicas: int,
-    rule: Autoscaling | None,
-    slo: Slo,
-    on_compile: Callable[[], None] | None = None,
-) -> tuple[Size, ...]:
-    """The accelerators of `replicas` at `tp` (or of a rule's most) as replicas of every tp that divides them.
+    model: Model | str, *, replicas: int = 1, rule: Autoscaling | None = None, slo: Slo | None = None,
+    on_compile: Callable[[], None] | None = None, **options: Any,
+) -> tuple[Size, ...]:  # fmt: skip
+    """Many small replicas against few large ones: the accelerators of `replicas` (or of a rule's most) at every tp.
 
-    In powers of two; an autoscaler's bounds and targets for each replica are scaled with its size. `request_at` gives
-    the request of a tp; one that does not fit is a size with a reason, except at the `tp` that was asked for.
+    Every degree that divides them, in powers of two; an autoscaler's bounds and targets for each replica are scaled
+    with its size. `options` are those of `simulation_request`. A tp that does not fit is a size with a reason, except
+    the one that is asked for.
 
-    Raises: SpecError: less than one replica, or as `AutoscaleAnswer.of`.
+    Raises: SpecError: less than one replica, or as `simulation_request` and `AutoscaleAnswer.of`.
     """
+    whole = next((value for value in options.values() if isinstance(value, ServingSpec)), ServingSpec())
+    tp = options.get("tp") or whole.tp
     total = (replicas if rule is None else rule.most) * tp
     if replicas < 1:
         raise SpecError(f"{replicas} replicas; allowed: from 1")
@@ -221,7 +222,7 @@ def replica_sizes(
         if total % size:
             continue
         try:
-            request = request_at(size)
+            request = simulation_request(model, **options | {"tp": size})
         except (InfeasibleError, SpecError) as error:
             if size == tp:
                 raise
@@ -229,10 +230,11 @@ def replica_sizes(
             continue
         name = f"tp {size}"
         if rule is None:
-            row = _fixed_row(name, request, slo, total // size, on_compile)
+            row = _fixed_row(name, request, slo or Slo(), total // size, on_compile)
         else:
             _check(request)
-            row = _elastic_row(name, request, request.run_elastic(scaled_rule(rule, size / tp), on_compile), slo)
+            run = request.run_elastic(scaled_rule(rule, size / tp), on_compile)
+            row = _elastic_row(name, request, run, slo or Slo())
         sizes.append(Size(tp=size, most=total // size, provision=row))
     return tuple(sizes)
 

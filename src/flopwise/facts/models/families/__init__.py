@@ -120,6 +120,17 @@ FAMILIES: dict[str, tuple[str, str]] = {
     for function, types in functions.items()
     for model_type in types.split()
 }
+STEERED = frozenset({
+    "afmoe", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe",
+    "glm4_moe_lite", "glm_moe_dsa", "hy_v3", "kimi_k2", "kimi_k25", "kimi_linear", "laguna", "lfm2_moe",
+    "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text", "nemotron_h", "sarvam_mla", "sarvam_moe", "solar_open",
+    "step3p5", "step3p7",
+})  # fmt: skip
+"""Families whose routers add a number an expert to the scores that select, which evened out the load in training.
+
+Source: transformers 5.24, modeling files of these types: `e_score_correction_bias`, or `expert_bias` (AFMoE, LFM2;
+Sarvam's own file too); the loss-free balance of Wang et al. 2024 (arXiv:2408.15664). Kimi K2 is built as DeepSeek V3.
+Assumes: models read as one of these have it, too."""
 
 
 def family(model_type: str) -> Family | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flopwise.errors import SpecError
 from flopwise.files import write_whole
+from flopwise.keywords import takes
 from flopwise.records.comparison import Comparison, comparison
 from flopwise.records.explanation import ExplainedRun, explanation
 from flopwise.records.measured import run_figures
@@ -14,13 +15,12 @@ from flopwise.records.rows import RunRows, rows_of
 from flopwise.records.store import open_store
 
 
+@takes()
 def explain_run(run: str, *, store: str | Path | None = None, page: str | Path | None = None) -> ExplainedRun:
     """Compare a run with its expected figures, and split the difference by term.
 
     Args:
         run: id, its first digits, or a name.
-        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
-        page: write the same as HTML there.
 
     Raises:
         UnknownNameError: there is no such run.
@@ -36,19 +36,18 @@ def explain_run(run: str, *, store: str | Path | None = None, page: str | Path |
     figures = run_figures(opened, opened.run(run))
     why = explanation(figures)
     if page is not None:
-        from flopwise.records.page import write_page
+        from flopwise.records.page import write_page  # noqa: PLC0415 - few ask for a page
 
         write_page(page, figures, why)
     return ExplainedRun(measured=figures, explanation=why)
 
 
+@takes()
 def compare_runs(runs: Sequence[str], *, store: str | Path | None = None, page: str | Path | None = None) -> Comparison:
     """Runs against the first of them, and each against its plan.
 
     Args:
         runs: two or more, by id or name.
-        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
-        page: write the same as HTML there.
 
     Raises:
         UnknownNameError: there is no such run.
@@ -64,17 +63,18 @@ def compare_runs(runs: Sequence[str], *, store: str | Path | None = None, page: 
         SpecError
     """
     opened = open_store(store, create=False)
-    recorded = list({(run := opened.run(key)).run_id: run for key in runs}.values())
+    recorded = opened.named_runs(runs)
     if len(recorded) < 2:
         raise SpecError("one run cannot be compared; name two or more (`flopwise runs list`)")
     answer = comparison([run_figures(opened, run) for run in recorded])
     if page is not None:
-        from flopwise.records.page import write_page
+        from flopwise.records.page import write_page  # noqa: PLC0415 - as in `explain_run`
 
         write_page(page, answer)
     return answer
 
 
+@takes()
 def run_rows(
     runs: Sequence[str] = (), kind: str = "training", *, store: str | Path | None = None, file: str | Path | None = None
 ) -> RunRows:
@@ -83,7 +83,6 @@ def run_rows(
     Args:
         runs: ids or names; empty: all of the store.
         kind: training, memory or serving.
-        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
         file: write the rows there as CSV.
 
     Raises:
@@ -97,7 +96,7 @@ def run_rows(
         True
     """
     opened = open_store(store, create=False)
-    chosen = [opened.run(key) for key in runs] if runs else opened.runs()
+    chosen = opened.named_runs(runs) if runs else opened.runs()
     rows = rows_of([run_figures(opened, run) for run in chosen], kind)
     if not rows.rows:
         raise SpecError(f"no run makes a row of {kind}: {'; '.join(rows.missing[:5]) or 'the store has none'}")

@@ -1,4 +1,4 @@
-"""Recorded runs: which there are, what was measured in one, taking them out and deleting them."""
+"""Recorded runs of a store: which there are, what was measured in one, taking them out and deleting them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ from flopwise.records.store import open_store
 @takes(RunFilter)
 def runs(*, store: str | Path | None = None, **which: Any) -> list[RecordedRun]:
     """The runs in a store with the summaries of their metrics, without events; the latest first.
-
-    Args:
-        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
-        **which: options of the command line by name, or whole specs.
 
     Raises:
         SpecError: the store cannot be read, or one that was named is not there.
@@ -45,12 +41,12 @@ def runs(*, store: str | Path | None = None, **which: Any) -> list[RecordedRun]:
     return [RecordedRun(run=run, summaries=summaries.get(run.run_id, {})) for run in recorded]
 
 
+@takes()
 def recorded_run(run: str, *, store: str | Path | None = None) -> RecordedRun:
     """A run with all its events.
 
     Args:
         run: id, its first digits, or a name (the latest of that name).
-        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
 
     Raises:
         UnknownNameError: there is none.
@@ -67,6 +63,7 @@ def recorded_run(run: str, *, store: str | Path | None = None) -> RecordedRun:
     return RecordedRun(run=recorded, summaries=opened.summaries(recorded.run_id), events=opened.events(recorded.run_id))
 
 
+@takes()
 def export_runs(
     runs: Sequence[str], output: str | Path, *, form: str = "jsonl", store: str | Path | None = None
 ) -> list[RecordedRun]:
@@ -76,7 +73,6 @@ def export_runs(
         runs: ids or names.
         output: the file, or the folder.
         form: "jsonl" or "csv".
-        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
 
     Raises:
         SpecError: no such run, the store cannot be read, or the output not written.
@@ -89,17 +85,17 @@ def export_runs(
         1
     """
     opened = open_store(store, create=False)
-    recorded = list({(run := opened.run(key)).run_id: run for key in runs}.values())
+    recorded = opened.named_runs(runs)
     WRITERS[form](opened, recorded, output)
     return [RecordedRun(run=run, summaries=opened.summaries(run.run_id)) for run in recorded]
 
 
+@takes()
 def delete_runs(runs: Sequence[str], *, store: str | Path | None = None) -> list[str]:
     """Delete runs with all that was recorded of them, all or none; returns their ids.
 
     Args:
         runs: ids or names.
-        store: a path or a postgresql:// URL (default: FLOPWISE_RUNS, else the file in your data folder).
 
     Raises:
         UnknownNameError: there is no such run.
@@ -112,7 +108,7 @@ def delete_runs(runs: Sequence[str], *, store: str | Path | None = None) -> list
         True
     """
     opened = open_store(store, create=False)
-    ids = list(dict.fromkeys(opened.run(key).run_id for key in runs))
+    ids = [run.run_id for run in opened.named_runs(runs)]
     for run_id in ids:
         opened.delete(run_id)
     return ids
