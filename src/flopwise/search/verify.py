@@ -196,7 +196,7 @@ class Simulator:
         busy = float(option.deployments.busy_frac[row])
         names = tuple(PERCENTILES)
         run = ArrivalRun.of(job, names, workload.facts, lengths, self.on_compile, busy=busy, replicas=replicas)
-        return _figures(run.simulated, workload, run.counted, replicas)
+        return _figures(run.simulated, workload, run.counted, run.replicas)
 
     def _run_users(self, option: ServingOption, row: int) -> SimulatedFigures:
         """Users in a closed loop, as `flopwise serve --concurrency` simulates them."""
@@ -208,7 +208,7 @@ class Simulator:
         job, lengths = replace(option.job(row), concurrency=math.ceil(users), users=users), _lengths(workload)
         drawn = (lengths["input_tokens"], lengths["output_tokens"])
         loop = closed_loop_run(job, workload.facts, drawn, self.on_compile, replicas=replicas)
-        return _mean_figures([_figures(run, workload, slice(None), replicas) for run in loop.runs])
+        return _mean_figures([_figures(run, workload, slice(None), loop.replicas) for run in loop.runs])
 
     def _run_service(self, option: ServingOption, row: int) -> SimulatedFigures:
         workload, service = self.workload, option.deployments

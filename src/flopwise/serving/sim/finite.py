@@ -117,6 +117,7 @@ class ClosedLoopRun(NamedTuple):
     ttft_s: dict[str, float]
     tpot_s: dict[str, float]
     runs: tuple[SimulatedRun, ...]
+    replicas: int  # that were run
 
     @property
     def note(self) -> str:
@@ -156,9 +157,8 @@ def closed_loop_run(
         raise InfeasibleError(no_room_text(job, job.context))
     seen = [_latencies(job, run, percentiles) for run in runs]
     first_s, each_s = ({name: float(np.mean([one[k][name] for one in seen])) for name in percentiles} for k in (0, 1))
-    return ClosedLoopRun(
-        estimate(job, _mean([_means(job, run, replicas) for run in runs])), first_s, each_s, tuple(runs)
-    )
+    result = estimate(job, _mean([_means(job, run, replicas) for run in runs]))
+    return ClosedLoopRun(result, first_s, each_s, tuple(runs), replicas)
 
 
 def _latencies(
@@ -256,6 +256,7 @@ class ArrivalRun(NamedTuple):
     counted: slice  # requests of the run that figures are of
     utilisation_frac: float  # 1 or more where the queue only grows: the arrival rate over that of answers; else 0
     error_frac: float  # standard error of the least certain percentile, by chance alone
+    replicas: int  # that were run
 
     @property
     def note(self) -> str:
@@ -307,7 +308,7 @@ class ArrivalRun(NamedTuple):
         first, each = _latencies(job, run, percentiles, counted)
         each_s = float(np.nanmean(tpot_s)) if job.decodes and job.output_tokens > 1 else 0.0
         means = RunMeans(float(np.nanmean(ttft_s)), each_s, job.arrivals_per_s or 0.0)
-        return cls(means, first, each, run.by_priority(counted), run, counted, over, error_frac)
+        return cls(means, first, each, run.by_priority(counted), run, counted, over, error_frac, replicas)
 
 
 class SessionRun(NamedTuple):
