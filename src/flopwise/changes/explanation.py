@@ -128,7 +128,7 @@ def _figure_of_layers(answer: TrainAnswer | ServeAnswer | MemoryAnswer | Rooflin
     else:
         from flopwise.serving.explain import serve_figure  # noqa: PLC0415 - half is enough
 
-        tree = serve_figure(answer.estimate, answer.cold_start, answer.under_load, answer.replicas)
+        tree = serve_figure(answer.estimate, answer.cold_start, answer.under_load, answer.replicas, answer.closed_loop)
     rules = _rule_figures(answer.quick, tree, quantities)
     tree = replace(tree, inputs=(*tree.inputs, *_further_memory(tree, answer.memory), *rules))
     return with_kinds(tree, answer.kinds)

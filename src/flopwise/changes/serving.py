@@ -163,7 +163,8 @@ def _slower_frac(now: ServeJob, changed: ServeJob, batch: int, context: int) -> 
 def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], Cluster]) -> tuple[Sensitivity, ...]:
     """Latencies, throughput, capacity and cost after each single change over those before; the largest effect first.
 
-    What does not fit has none of these: of it each change is one that makes it fit, or does not, those that do first.
+    Before and after are in closed form, also where `now` has the figures of simulated requests. What does not fit has
+    none of these: of it each change is one that makes it fit, or does not, those that do first.
     `cluster_of` gives the cluster of a number of devices.
     """
     job = now.job
@@ -174,7 +175,7 @@ def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], 
             more: dict[str, Any] = {} if wider is None else {"cluster": cluster_of(int(wider.num_gpus))}
             if job.users is not None and job.concurrency and "concurrency" in fields:
                 more["users"] = job.users * fields["concurrency"] / job.concurrency
-            one = estimate(replace(job, **(fields | more))) if fields else now
+            one = estimate(replace(job, **(fields | more)))
             if not one.max_concurrency:
                 return dict.fromkeys(HEADLINES), NO_ROOM
             figures = (

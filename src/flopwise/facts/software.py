@@ -504,6 +504,10 @@ class Engine(Software):
         limited = _offline_on(self, accelerator) if offline else _server_on(self, accelerator)
         return _beside_switch(limited, accelerator.link in ADDING_LINKS) if limited.communicator_bytes else limited
 
+    def limits_on(self, accelerator: Accelerator) -> StepLimits | None:
+        """Its limits of a step on a device; None: those that it has everywhere."""
+        return next((row for row in self.step_limits if row.are_of(accelerator)), None)
+
     def window_pool(self, model_type: str) -> WindowPool | None:
         """The pool of layers with windows, of models of a type; None: they are cached as `exploits_windows` says."""
         return next((pool for pool in self.window_pools if pool.model_type == model_type), None)
@@ -526,19 +530,15 @@ class Engine(Software):
 @kept_by_identity(2048)
 def _server_on(engine: Engine, accelerator: Accelerator) -> Engine:
     """The engine with the limits of a server on a device; a search asks for the same ones thousands of times."""
-    limits = _limits_on(engine, accelerator)
+    limits = engine.limits_on(accelerator)
     return engine if limits is None else _with_limits(engine, limits.max_batch, limits.prefill_tokens)
 
 
 @kept_by_identity(2048)
 def _offline_on(engine: Engine, accelerator: Accelerator) -> Engine:
     """The engine with its limits on a device where it is called for a list of requests."""
-    limits = _limits_on(engine, accelerator)
+    limits = engine.limits_on(accelerator)
     return engine if limits is None else _with_limits(engine, limits.max_batch, limits.offline_tokens)
-
-
-def _limits_on(engine: Engine, accelerator: Accelerator) -> StepLimits | None:
-    return next((row for row in engine.step_limits if row.are_of(accelerator)), None)
 
 
 @lru_cache

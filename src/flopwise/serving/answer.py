@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from flopwise.serving.estimate import (
     outgrows_cache,
     request_tokens,
     requests_held,
+    step_limit_text,
     waiting_batches,
 )
 from flopwise.serving.iteration import StepLoad, prompt
@@ -211,8 +213,7 @@ class ServeAnswer(Result):
         request, sessions, start = question.request, question.sessions, question.start
         cached = _cached_answers(question)
         job, replicas, request_notes = _loaded_replica(job, question, cached)
-        rate, cluster, known = request.rate, job.cluster, JobSteady(job)
-        because: str | None = None
+        cluster, known = job.cluster, JobSteady(job)
         session_run, closed_loop, by_priority = None, None, dict[int, "ClassFigures"]()
         if sessions.turns is not None:
             session_run = _session_run(job, replicas, request, sessions, facts, on_compile)
@@ -232,32 +233,19 @@ class ServeAnswer(Result):
             job_memory(job, concurrency=at_once), cluster.accelerator, facts,
             context=job.context, concurrency=at_once, job=job,
         )  # fmt: skip
-        alone = request.requests is None and session_run is None
         waits = None
-        if rate is not None and alone:
-            because = _why_simulated(job, question)
-            waits = _under_load(known, rate, cached, () if because is not None else PERCENTILES)
-        if waits is not None and waits.utilisation_frac < 1:
-            share = format_percent(waits.utilisation_frac)
-            if because is not None:
-                because = because or f"{share} of capacity is used"
-                result, waits, by_priority, load_notes = _simulated_load(
-                    known, waits, because, replicas, request, cached, facts, on_compile
-                )
-                request_notes += load_notes
-            elif waits.utilisation_frac >= SIMULATED_FROM:
-                request_notes += (
-                    f"{share} of capacity is used: simulated requests (--simulate) show the tail of latencies better",
-                )
-        if waits is not None and waits.utilisation_frac < 1:
-            waits = _with_intervals(waits, result, cached)
-        if session_run is not None and rate is not None:
-            waits = _overload(session_run, rate, replicas)
+        if request.rate is not None and request.requests is None and session_run is None:
+            arrivals = _arrivals(known, question, replicas, cached, facts, on_compile)
+            waits, request_notes = arrivals.under_load, request_notes + arrivals.notes
+            result, by_priority = arrivals.estimate or result, arrivals.by_priority
+        if session_run is not None and request.rate is not None:
+            waits = _overload(session_run, request.rate, replicas)
         if cached is not None:
             result = cached.shared_cost(result)
         answers = result.max_concurrency >= 1 and (waits is None or waits.utilisation_frac < 1)
         ends = interval_notes(job, result.ttft_s.band) if answers else ()
-        notes += (*request_notes, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
+        steps = (step_limit_text(job),) if job.decodes and not job.static else ()
+        notes += (*request_notes, *steps, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
         return ServeAnswer(
             estimate=result,
             machines=question.machines,
@@ -915,11 +903,43 @@ def _among_hits(load: UnderLoad, cached: CachedAnswers) -> UnderLoad:
     return replace(load, ttft_s=ttft_s, tpot_s={name: at(own, load.tpot_s, 0.0) for name, own in names.items()})
 
 
+class _Arrivals(NamedTuple):
+    """Latencies of requests that arrive at random, by percentile, on average and by class, and notes on them."""
+
+    under_load: UnderLoad
+    estimate: ServeEstimate | None = None  # where it is not the closed form's
+    by_priority: Mapping[int, ClassFigures] = MappingProxyType({})
+    notes: tuple[str, ...] = ()
+
+
+def _arrivals(
+    known: JobSteady, question: ServeQuestion, replicas: int, cached: CachedAnswers | None, facts: Facts,
+    on_compile: Callable[[], None] | None,
+) -> _Arrivals:  # fmt: skip
+    """Requests that arrive at the rate of the question, in closed form or simulated, with intervals."""
+    rate, because = question.request.rate, _why_simulated(known.job, question)
+    assert rate is not None
+    load = _under_load(known, rate, cached, () if because is not None else PERCENTILES)
+    if load.utilisation_frac >= 1:
+        return _Arrivals(load)
+    share = format_percent(load.utilisation_frac)
+    if because is not None:
+        because = because or f"{share} of capacity is used"
+        found = _simulated_load(known, load, because, replicas, question.request, cached, facts, on_compile)
+    else:
+        better = f"{share} of capacity is used: simulated requests (--simulate) show the tail of latencies better"
+        found = _Arrivals(load, estimate(known.job, known=known))
+        found = found._replace(notes=(better,)) if load.utilisation_frac >= SIMULATED_FROM else found
+    if found.under_load.utilisation_frac >= 1 or found.estimate is None:
+        return found
+    return found._replace(under_load=_with_intervals(found.under_load, found.estimate, cached))
+
+
 def _simulated_load(
     known: JobSteady, waits: UnderLoad, because: str, replicas: int, request: RequestSpec,
     cached: CachedAnswers | None, facts: Facts, on_compile: Callable[[], None] | None,
-) -> tuple[ServeEstimate, UnderLoad, dict[int, ClassFigures], tuple[str, ...]]:  # fmt: skip
-    """(the estimate, what requests see, the same by priority, notes) of arrivals, from a run of the simulator.
+) -> _Arrivals:  # fmt: skip
+    """Arrivals of a run of the simulator, on all replicas together; `because`: why they are simulated.
 
     With a cache percentiles are over all requests, hits among them; the others, and the mean, are of what is computed.
     """
@@ -930,20 +950,22 @@ def _simulated_load(
     computed = tuple(dict.fromkeys(name for name in names.values() if name is not None))
     simulated, lengths = f"latencies are those of simulated requests: {because}", _drawn_lengths(job, request)
     try:
-        run = ArrivalRun.of(job, computed, facts, lengths, on_compile, busy=waits.utilisation_frac, replicas=replicas)
+        run = ArrivalRun.of(
+            job, computed, facts, lengths, on_compile, busy=waits.utilisation_frac, replicas=replicas
+        )  # fmt: skip
     except InfeasibleError as error:
         closed = _under_load(known, waits.requests_per_s, cached, PERCENTILES)
-        return estimate(job, known=known), closed, {}, (f"{HALF_GROWN}: {error}",)
+        return _Arrivals(closed, estimate(job, known=known), notes=(f"{HALF_GROWN}: {error}",))
     if run.utilisation_frac:
-        behind = _falls_behind(known, waits, run, 1.0 if cached is None else cached.computed_frac)
-        return *behind, {}, (simulated,)
+        behind, over = _falls_behind(known, waits, run, 1.0 if cached is None else cached.computed_frac)
+        return _Arrivals(over, behind, notes=(simulated,))
     hit_s = 0.0 if cached is None else cached.cache.hit_s
     ttft_s = {name: hit_s if own is None else run.ttft_s[own] for name, own in names.items()}
     tpot_s = {name: 0.0 if own is None else run.tpot_s[own] for name, own in names.items()}
     seen = replace(waits, ttft_s=ttft_s, tpot_s=tpot_s)
     balanced = LEAST_LOADED if replicas > 1 else ""
     notes = tuple(text for text in (simulated, *_traffic_notes(job, request), balanced, run.note) if text)
-    return estimate(job, run.means, known=known), seen, run.by_priority, notes
+    return _Arrivals(seen, estimate(job, run.means, known=known), run.by_priority, notes)
 
 
 def _falls_behind(

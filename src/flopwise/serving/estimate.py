@@ -21,7 +21,14 @@ from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.disaggregated import disaggregated_steady
 from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
 from flopwise.serving.job import Offload, Ranged, ServeEstimate, ServeJob, in_its_class, latency_band, serving_band
-from flopwise.serving.memory import ServingLayout, ServingMemory, default_batch, generates, serving_memory
+from flopwise.serving.memory import (
+    ServingLayout,
+    ServingMemory,
+    default_batch,
+    generates,
+    rank_budget,
+    serving_memory,
+)
 from flopwise.serving.open_loop import SteadyCurves, batch_sizes
 from flopwise.serving.precision import conversion_note, product_path
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT, RequestSpec, mean_tokens
@@ -264,6 +271,27 @@ def outgrows_cache(job: ServeJob) -> bool:
 def engine_limit(job: ServeJob) -> int:
     """Sequences that the engine runs at once on one attention replica at most, as given or by default."""
     return job.max_batch or int(default_batch(job.model, job.software, job.layout.dp))
+
+
+def step_limit_text(job: ServeJob, step_tokens: int | None = None) -> str:
+    """Tokens and sequences that a step of one attention replica takes at most, and where they are from, in words.
+
+    `step_tokens`: the tokens, where they are given.
+    """
+    row = job.software
+    tokens = int(rank_budget(row, row.prefill_tokens, job.layout.dp)) if step_tokens is None else step_tokens
+    budget = f"up to {tokens:,} tokens" if tokens else "whole prompts"
+    if step_tokens is not None:
+        budget += " (as given)"
+    sequences = f"{engine_limit(job):,} sequences" + (" (as given)" if job.max_batch is not None else "")
+    of = "a step of each attention replica" if int(job.layout.dp) > 1 else "a step"
+    text = f"{of} takes {budget} and {sequences}"
+    if step_tokens is not None and job.max_batch is not None:
+        return text
+    engine, device = job.engine, job.cluster.accelerator
+    if engine.limits_on(device) is None:
+        return f"{text}: the defaults of {engine.name}"
+    return f"{text}: the defaults of {engine.name} on {device.name} ({engine.limits_source}; read {engine.limits_date})"
 
 
 def answers_are_short(job: ServeJob) -> bool:

@@ -32,25 +32,28 @@ from flopwise.units import HOUR_S
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
-    from flopwise.serving.answer import UnderLoad
+    from flopwise.serving.answer import LatencyPercentiles, UnderLoad
     from flopwise.serving.memory import ServingLayout, ServingMemory
     from flopwise.serving.startup import ColdStart
 
 _CONVERSION = "cache conversion"
 _SAME = 1e-6
 """Relative difference up to which two ways to a figure agree."""
+_PLAYED = f"{COUNTED}: all requests of users that begin together, played through every step of the engine"
 
 
 def serve_figure(
-    estimate: ServeEstimate, start: ColdStart | None = None, load: UnderLoad | None = None, replicas: int = 1
+    estimate: ServeEstimate, start: ColdStart | None = None, load: UnderLoad | None = None, replicas: int = 1,
+    loop: LatencyPercentiles | None = None,
 ) -> Figure:  # fmt: skip
     """The tree of an estimate: latencies and throughput with intervals, memory, cost and energy.
 
-    Further a cold start, the percentiles of a load that can be kept up with, and sums over several `replicas`. The
+    Further a cold start, the percentiles of a load that can be kept up with, or of the simulated users of a closed
+    `loop`, whose means and rate the estimate has then, and sums over several `replicas`. The
     memory is that of the requests that it holds at once. What does not fit has that of one, a price per hour and a cold
     start alone.
     """
-    job, tree = estimate.job, _ServingTree(estimate)
+    job, tree = estimate.job, _ServingTree(estimate, of_loop=loop is not None)
     name = f"{job.model.name} on {estimate.num_gpus} x {job.cluster.accelerator.name}"
     memory = serving_memory_figure(job.model, job.layout, estimate.memory, job.weights, job.kv_dtype, job.engine)
     more = () if start is None else (_cold_start_figure(start),)
@@ -59,6 +62,7 @@ def serve_figure(
         return estimate_of(name, [*figures, *_of_all(replicas, figures)])
     timing = tree.timing()
     figures = [*timing, *(() if load is None else _load_figures(estimate, load, timing))]
+    figures += () if loop is None else _percentile_figures(estimate, loop, timing, f"{_PLAYED}; those of this share")
     figures += [*_technique_figures(job), *tree.bounds(), memory, *tree.bill(), *more]
     return estimate_of(name, [*figures, *_of_all(replicas, figures)])
 
@@ -78,15 +82,23 @@ def _load_figures(estimate: ServeEstimate, load: UnderLoad, timing: Iterable[Fig
     formula = "queue model: arrivals / what the full batch sustains"
     share = term("share of what it sustains", load.utilisation_frac, "frac", formula, rate)
     yield share
-    means = {figure.name: figure for figure in timing}
     formula = "queue model: requests that arrive at random, in closed form or simulated"
+    if load.ttft_s_low:
+        yield from _percentile_figures(estimate, load, timing, formula, share)
+
+
+def _percentile_figures(
+    estimate: ServeEstimate, seen: LatencyPercentiles, timing: Iterable[Figure], formula: str, *inputs: Figure
+) -> Iterator[Figure]:
+    """Latencies at each percentile, with intervals."""
+    means = {figure.name: figure for figure in timing}
     for name, mean, at in (("TTFT", estimate.ttft_s, "ttft_s"), ("TPOT", estimate.tpot_s, "tpot_s")):
-        if mean is None or not load.ttft_s_low:
+        if mean is None:
             continue
-        for percentile, seconds in getattr(load, at).items():
-            one = term(f"{name} at {percentile}", seconds, "s", formula, means[name], share)
+        for percentile, seconds in getattr(seen, at).items():
+            one = term(f"{name} at {percentile}", seconds, "s", formula, means[name], *inputs)
             yield one
-            yield from interval(one.name, one, mean.band, *load.ends(at, percentile))
+            yield from interval(one.name, one, mean.band, *seen.ends(at, percentile))
 
 
 def serving_memory_figure(
@@ -197,8 +209,9 @@ def _step_figure(name: str, step: StepTime, note: str) -> Figure:
 class _ServingTree:
     """The figures of one estimate; what several share is built once."""
 
-    def __init__(self, estimate: ServeEstimate) -> None:
-        self.estimate, self.job = estimate, estimate.job
+    def __init__(self, estimate: ServeEstimate, *, of_loop: bool = False) -> None:
+        """Over an estimate; `of_loop`: its means and rate are those of simulated users."""
+        self.estimate, self.job, self.of_loop = estimate, estimate.job, of_loop
         self.row, self.machine = self.job.engine, runner(self.job)
         source = f"data/engines.json, {self.row.name}: {self.row.source}; data/calibration/serving.json"
         self.device = Device(self.job.cluster, self.machine.own_rates, source)
@@ -305,6 +318,7 @@ class _ServingTree:
         first, each = estimate.ttft_s, estimate.tpot_s
         request = _engine(self.row, "host time per request")
         formula = "queue model: request handling, waiting, and the chunks of the prompt"
+        formula = f"{_PLAYED}; their mean" if self.of_loop else formula
         ttft = term("TTFT", first.value, "s", formula, request, step, self.input)
         figures = [ttft, *interval("TTFT", ttft, first.band, first.low, first.high)]
         if each is None:
@@ -315,6 +329,7 @@ class _ServingTree:
         else:
             same = abs(seconds - each.value) <= _SAME * each.value
             formula = step.name if same else "queue model: the mean step over the sizes that the batch takes"
+            formula = f"{_PLAYED}; their mean" if self.of_loop else formula
             tpot = term("TPOT", each.value, "s", formula, step)
         formula = "TTFT + (output tokens - 1) x TPOT"
         whole = term("whole request", estimate.e2e_s, "s", formula, ttft, self.output, tpot)
@@ -332,6 +347,7 @@ class _ServingTree:
         estimate, inputs = self.estimate, (ttft,) if tpot is None else (ttft, tpot, self.output)
         source = "arrivals" if self.job.arrivals_per_s is not None else "in flight / time of a request"
         formula = f"queue model: {source}, or the throughput of the full batch"
+        formula = f"{_PLAYED} / time from the first one to the last answer" if self.of_loop else formula
         rate = term("requests per second", estimate.requests_per_s, "1/s", formula, *inputs)
         self.rate, self.tokens = rate, rate
         name, unit, ranged = rate.name, rate.unit, estimate.throughput

@@ -10,7 +10,7 @@ from flopwise.cost.intervals import ErrorBand
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes, notes
 from flopwise.serving.closed_loop import closed_loop_text
-from flopwise.serving.estimate import least_tpot_s
+from flopwise.serving.estimate import least_tpot_s, step_limit_text
 from flopwise.serving.job import ServeJob, in_its_class, interval_notes, latency_band, serving_band
 from flopwise.serving.sim.autoscale import MOST_FIXED_REPLICAS, fewest
 from flopwise.serving.sim.request import ResponseCache, SimulationRequest, hit_rate, length_spread, slow_store_notes
@@ -250,10 +250,11 @@ def _technique_notes(job: ServeJob) -> Iterator[str]:
 def _run_notes(request: SimulationRequest) -> Iterator[str]:
     """Assumptions about the engine, the seed, the traffic and the policy."""
     limits, traffic = request.replica.limits, request.traffic
-    steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
     if request.job.decodes:
-        yield f"{steps}; the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens"
+        yield step_limit_text(request.job, request.scheduling.step_tokens)
+        yield f"the cache has {limits.num_blocks:,} blocks of {limits.block_tokens} tokens"
     else:
+        steps = f"an engine step holds up to {limits.step_tokens:,} tokens and {limits.max_batch:,} sequences"
         yield f"{steps}: a batch takes what waits when the one before it ends"
     yield "the same seed gives exactly the same run; its intervals are those of the step times behind it"
     if traffic.arrivals == "diurnal":
