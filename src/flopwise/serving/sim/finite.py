@@ -307,7 +307,7 @@ class ArrivalRun(NamedTuple):
                 break
         first, each = _latencies(job, run, percentiles, counted)
         each_s = float(np.nanmean(tpot_s)) if job.decodes and job.output_tokens > 1 else 0.0
-        means = RunMeans(float(np.nanmean(ttft_s)), each_s, job.arrivals_per_s or 0.0)
+        means = RunMeans(float(np.nanmean(ttft_s)), each_s, (job.arrivals_per_s or 0.0) * float(answered.mean()))
         return cls(means, first, each, run.by_priority(counted), run, counted, over, error_frac, replicas)
 
 
