@@ -15,6 +15,7 @@ from flopwise.options import OptionError
 from flopwise.serving.estimate import RunMeans, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sessions import ANSWERS_ELSEWHERE
+from flopwise.serving.sim.engine import KernelTimes
 from flopwise.serving.sim.prefixes import previous_turns
 from flopwise.serving.sim.request import SimulationRequest, request_of, slow_store_notes
 from flopwise.serving.sim.result import ClassFigures, SimulatedRun, at_shares
@@ -99,8 +100,8 @@ def finite_run(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_
 def _draws(job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_compile: OnCompile) -> list[SimulatedRun]:
     """Runs of the same traffic, drawn with one seed after another."""
     draws = max(1, min(MOST_DRAWS, ENOUGH_REQUESTS // max(traffic.requests or 1, 1)))
-    seeds = range(traffic.seed, traffic.seed + draws)
-    requests = (_request(job, replace(traffic, seed=seed), facts) for seed in seeds)
+    seeds, kernels = range(traffic.seed, traffic.seed + draws), KernelTimes()
+    requests = (_request(job, replace(traffic, seed=seed), facts, kernels) for seed in seeds)
     return [request.run_fixed(replicas, on_compile, samples=1) for request in requests]
 
 
@@ -153,9 +154,10 @@ def _about(tokens: int) -> int | str:
     return tokens if low == tokens else f"{low}:{2 * tokens - low}"
 
 
-def _request(job: ServeJob, traffic: Traffic, facts: Facts) -> SimulationRequest:
+def _request(job: ServeJob, traffic: Traffic, facts: Facts, kernels: KernelTimes | None = None) -> SimulationRequest:
+    """The request to replicas of a job; `kernels`: times that it shares with others that differ in lengths alone."""
     alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
-    return request_of(alone, traffic, _scheduling(job), facts, (), one_pass=True)
+    return request_of(alone, traffic, _scheduling(job), facts, (), one_pass=True, kernels=kernels)
 
 
 def _scheduling(job: ServeJob, **stated: Any) -> Scheduling:
