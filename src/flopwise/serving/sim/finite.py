@@ -15,6 +15,7 @@ from flopwise.options import OptionError
 from flopwise.serving.estimate import RunMeans, estimate
 from flopwise.serving.job import ServeEstimate, ServeJob, no_room_text
 from flopwise.serving.sessions import ANSWERS_ELSEWHERE
+from flopwise.serving.sim.engine import KernelTimes
 from flopwise.serving.sim.prefixes import previous_turns
 from flopwise.serving.sim.request import SimulationRequest, request_of, slow_store_notes
 from flopwise.serving.sim.result import ClassFigures, SimulatedRun, at_shares
@@ -101,8 +102,8 @@ def _draws(
 ) -> list[SimulatedRun]:
     """Runs of the same traffic, drawn with one seed after another until there are `enough` requests."""
     draws = max(1, min(MOST_DRAWS, enough // (traffic.num_requests or 1)))
-    seeds = range(traffic.seed, traffic.seed + draws)
-    requests = (_request(job, replace(traffic, seed=seed), facts) for seed in seeds)
+    seeds, kernels = range(traffic.seed, traffic.seed + draws), KernelTimes()
+    requests = (_request(job, replace(traffic, seed=seed), facts, kernels) for seed in seeds)
     return [request.run_fixed(replicas, on_compile, samples=1) for request in requests]
 
 
@@ -173,9 +174,10 @@ def _latencies(
     return first, each
 
 
-def _request(job: ServeJob, traffic: Traffic, facts: Facts) -> SimulationRequest:
+def _request(job: ServeJob, traffic: Traffic, facts: Facts, kernels: KernelTimes | None = None) -> SimulationRequest:
+    """The request to replicas of a job; `kernels`: times that it shares with others that differ in lengths alone."""
     alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
-    return request_of(alone, traffic, _scheduling(job), facts, (), one_pass=True)
+    return request_of(alone, traffic, _scheduling(job), facts, (), one_pass=True, kernels=kernels)
 
 
 def _scheduling(job: ServeJob, **stated: Any) -> Scheduling:

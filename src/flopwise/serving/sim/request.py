@@ -26,7 +26,7 @@ from flopwise.serving.job import ServeJob, not_simulated_text
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.engine import Replica, loaded_cost, replica
+from flopwise.serving.sim.engine import KernelTimes, Replica, loaded_cost, replica
 from flopwise.serving.sim.lengths import Lengths
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.setup import Transfer
@@ -295,9 +295,9 @@ def simulation_request(model: Model | str, *, one_pass: bool = False, **options:
 
 def request_of(
     job: ServeJob, traffic: Traffic, scheduling: Scheduling, facts: Facts, assumptions: tuple[str, ...], *,
-    one_pass: bool = False,
+    one_pass: bool = False, kernels: KernelTimes | None = None,
 ) -> SimulationRequest:  # fmt: skip
-    """The request to replicas of `job`; `one_pass` and what it raises as of `simulation_request`."""
+    """The request to replicas of `job`; `one_pass` and errors as of `simulation_request`, `kernels` as of `replica`."""
     loads = (("--rate", traffic.rate), ("--concurrency", traffic.users))
     load = [word for flag, value in loads if value is not None for word in (flag, f"{value:g}")]
     passes = one_pass and not generates(job.model)
@@ -317,8 +317,9 @@ def request_of(
     split = bool(scheduling.prefill_replicas or scheduling.prefill_gpus)
     job = replace(job, concurrency=None, arrivals_per_s=None, pools=split)  # of the run the traffic loads it
     usual = min(longest, math.ceil((2.0 - SHORTEST) * (inputs + outputs)))  # of a long tail the rest is left out
+    step_tokens, most = scheduling.step_tokens, window or longest
     built = replica(
-        job, context=inputs + outputs, longest=usual, step_tokens=scheduling.step_tokens, max_tokens=window or longest
+        job, context=inputs + outputs, longest=usual, step_tokens=step_tokens, max_tokens=most, kernels=kernels
     )
     shares = bool((trace.prefix >= 0).any() or (trace.session >= 0).any())
     prefix = shares if scheduling.prefix_cache is None else scheduling.prefix_cache
