@@ -356,6 +356,11 @@ class TechniqueRunner(Runner):
             whole = self._with_masks(whole, seen)
         return whole if self.draft is None else self._with_draft(whole, self.draft, load, seen)
 
+    def sent_s(self, load: StepLoad, split: ServingLayout) -> Floats:
+        """As of `Runner`, with those of a draft that reads prompts, too. Source, Assumes: the same."""
+        seconds = Runner.sent_s(self, load, split)
+        return seconds if self.draft is None else seconds + self.draft.sent_s(load, self.draft_layout)
+
     def added_kernels(self, load: StepLoad, split: ServingLayout) -> StepTime | None:
         """The kernels of adapters. Source and assumptions: `Adapters.step`."""
         return Adapters(self.adapters, self.adapter_rank).step(self, load, split) if self.adapters else None
