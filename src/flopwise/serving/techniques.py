@@ -293,7 +293,8 @@ def percentile_tpot_s(job: ServeJob, step_s: Floats, middle_s: Floats, percentil
     if how is None or job.output_tokens < 2:
         return step_s / each
     own = float(tokens_variance(how.acceptance, how.tokens)) / (each * (job.output_tokens - 1))
-    apart = step_s / middle_s - 1.0
+    keeps_up = np.isfinite(middle_s)
+    apart = np.where(keeps_up, step_s, 1.0) / np.where(keeps_up, middle_s, 1.0) - 1.0
     token_s: Floats = middle_s / each * (1.0 + np.sqrt(apart**2 + PERCENTILES[percentile] ** 2 * own))
     return token_s
 
