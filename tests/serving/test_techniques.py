@@ -25,6 +25,7 @@ from flopwise.serving.techniques import (
     TechniqueRunner,
     block_draft,
     cached_tokens,
+    percentile_tpot_s,
     request_work,
     runner,
     tokens_per_step,
@@ -129,6 +130,14 @@ def test_expected_tokens_are_those_of_a_simulation() -> None:
         accepted = np.where(runs.all(1), proposals, np.argmin(runs, axis=1))
         assert float(tokens_per_step(acceptance, proposals)) == pytest.approx(accepted.mean() + 1, rel=0.02)
         assert float(tokens_variance(acceptance, proposals)) == pytest.approx(accepted.var(), rel=0.05, abs=1e-9)
+
+
+def test_a_replica_that_cannot_keep_up_brings_no_token_in_time() -> None:
+    """Beside one that can: a plan warned of an invalid value, infinite over infinite."""
+    job, steps_s = replace(JOB, techniques=drafts(0.6)), np.array([0.02, np.inf])
+    slow, fast = percentile_tpot_s(job, steps_s, steps_s, "p95")[::-1]  # type: ignore[index]  # a column
+    assert slow == np.inf
+    assert 0 < fast < 0.02
 
 
 @pytest.mark.parametrize(

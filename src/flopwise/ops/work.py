@@ -312,10 +312,10 @@ def recurrence_flops(item: Recurrence, query: Ints) -> tuple[Floats, Floats]:
     scan: Floats = products * state + (block - 1) * 1.0 * pair
     if item.kind == "lightning":
         return scan, 2.0 * block * pair + reads * state
-    blocks = ceil_div(query, item.chunk)
-    counted = blocks * item.chunk * (2.0 * item.chunk * pair + reads * state) / query
+    blocks, tokens = ceil_div(query, item.chunk), query + (query == 0)  # a step in a column may read none
+    counted = blocks * item.chunk * (2.0 * item.chunk * pair + reads * state) / tokens
     if item.kind == "mamba2":  # states are passed on by a product over all pairs of blocks
-        counted = counted + (blocks + 1) ** 2 * state / query
+        counted = counted + (blocks + 1) ** 2 * state / tokens
     single = (query == 1) * 1.0  # decoding takes one step of the recurrence, in no block
     return scan, single * products * state + (1.0 - single) * counted
 

@@ -28,7 +28,7 @@ from flopwise.search.session_caches import LayoutCaches, cache_hits
 from flopwise.search.space import powers_of_two
 from flopwise.search.workload import Resolved
 from flopwise.serving.closed_loop import closed_loop
-from flopwise.serving.disaggregated import pooled_load, pooled_users, prefill_layout
+from flopwise.serving.disaggregated import PooledReplicas, pooled_users, prefill_layout
 from flopwise.serving.iteration import StepTime, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout, ServingMemory, StepMemory, rank_budget, serving_memory
@@ -895,27 +895,28 @@ def _pooled_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str
         hits: Any = np.reshape(np.asarray(job.techniques.hit_frac), table)[0]
         alone = replace(alone, techniques=replace(job.techniques, hit_frac=hits))
         machine, fetch_s = runner(alone), fetch_s.reshape(table)
-    capacity = np.asarray(pooled_load(alone, machine, batch, None, ()).sustained_per_s) * ranks
+    pooled = PooledReplicas.of(alone, machine, batch)
+    capacity = pooled.sustained_per_s * ranks
     least, nothing = _least(sized, question), np.zeros(sized.batch.size)
     in_flight = (batch * ranks).ravel()
     replicas = _replicas(capacity.ravel(), in_flight, workload, least, nothing).reshape(batch.shape)
     arrivals = workload.requests_per_s / replicas
     wanted = latency_percentiles(workload)
-    load = pooled_load(alone, machine, batch, arrivals / ranks, _wanted_percentiles(workload))
+    load = pooled.load(arrivals / ranks, _wanted_percentiles(workload))
     behind = np.where(arrivals < capacity, 0.0, np.inf)
     seen, whole = load.percentiles, wanted["latency"]
     tpot_s = {name: np.asarray(one.tpot_s) for name, one in seen.items()}
     further_s = (outputs - 1) * tpot_s[whole] if outputs > 1 else 0.0
     busy, gpus = arrivals / capacity, np.asarray(alone.layout.num_gpus)
-    of_prompts = _watts_frac(load.pools.prompts.step, load.busy / workload.peak)
-    of_answers = _watts_frac(load.decode, busy / workload.peak)
+    of_prompts = _watts_frac(pooled.pools.prompts.step, load.busy / workload.peak)
+    of_answers = _watts_frac(pooled.decode, busy / workload.peak)
     extra = job.techniques.prefill_gpus
     columns: dict[str, Any] = {
         "replicas": replicas,
         "ttft_s": np.asarray(seen[wanted["ttft"]].ttft_s) + fetch_s + behind,
         "tpot_s": tpot_s[wanted["tpot"]] + behind,
         "e2e_s": np.asarray(seen[whole].ttft_s) + further_s + fetch_s + behind,
-        "least_tpot_s": np.asarray(load.decode.floor_s) / tokens_a_round(job),
+        "least_tpot_s": np.asarray(pooled.decode.floor_s) / tokens_a_round(job),
         "requests_per_s": capacity,
         "tokens_per_s": np.full(batch.shape, _mean_tokens_per_s(workload)),
         "busy_frac": busy,

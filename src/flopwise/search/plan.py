@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -103,22 +104,54 @@ def plan(
     facts = facts.with_assumed_prices(workload.assumed_prices) if alone else facts
     model = _model(workload, facts, assume_family)
     workload = workload.with_tokens(model)
-
-    def reporting(listener: Callable[[Plan], None] | None) -> Callable[[PlanDraft], None] | None:
-        """Function that tells a listener of the plans of a draft, if there are any."""
-        if listener is None:
-            return None
-
-        def report(ranked: PlanDraft) -> None:
-            if ranked.plans:
-                listener(_ranking(ranked, workload, time.perf_counter() - started))
-
-        return report
-
+    reporting = partial(_report_to, workload=workload, started_s=started)
     drafts = Listeners(
         advance=listeners.advance, on_compile=listeners.on_compile, on_first=reporting(listeners.on_first),
         on_ranked=reporting(listeners.on_ranked),
     )  # fmt: skip
+    workload, model, draft = _search(workload, model, facts, drafts, alone=alone, dearest=dearest, by_region=by_region)
+    parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
+    parts["plans"] = [_with_unit_costs(one, workload) for one in draft.plans]
+    if alone:
+        parts |= _with_details(parts["plans"], draft.misses, workload, model, facts, assume_family)
+    unstated = _open_inputs(draft.plans[0], workload, model, facts) if alone and draft.plans else []
+    known = {purchase: _prices_known(workload, purchase, facts) for purchase in OFTEN_UNKNOWN}
+    remarks = [
+        *facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN]),
+        *(coverage_text(rows, purchase) for purchase, rows in known.items() if rows),
+        *(one.text for one in unstated),
+    ]
+    month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
+    parts |= {
+        "ruled_out": draft.ruled_out.rows(), "unstated": unstated,
+        "cost_scope": "one run" if workload.task in (*TRAINING, "batch") else month,
+        "assumptions": [*model.assumptions, *draft.assumptions, *remarks],
+    }  # fmt: skip
+    return Plan(
+        spot_coverage=known["spot"], workload=dict(workload.document), task=workload.task, objective=workload.objective,
+        elapsed_s=time.perf_counter() - started, **parts,
+    )  # fmt: skip
+
+
+def _report_to(
+    listener: Callable[[Plan], None] | None, workload: Resolved, started_s: float
+) -> Callable[[PlanDraft], None] | None:
+    """Function that tells a listener of the plans of a draft, if there are any."""
+    if listener is None:
+        return None
+
+    def report(ranked: PlanDraft) -> None:
+        if ranked.plans:
+            listener(_ranking(ranked, workload, time.perf_counter() - started_s))
+
+    return report
+
+
+def _search(
+    workload: Resolved, model: Model, facts: Facts, drafts: Listeners[PlanDraft], *, alone: bool,
+    dearest: float | None, by_region: bool,
+) -> tuple[Resolved, Model, PlanDraft]:  # fmt: skip
+    """The workload and the model as they run, and the draft of their plan."""
     if workload.task in TRAINING:
         from flopwise.search.plan_training import plan_training  # noqa: PLC0415 - half is enough
         from flopwise.search.run_job import recipes  # noqa: PLC0415 - half is enough
@@ -128,38 +161,28 @@ def plan(
         if draft.plans:
             chosen = facts.stack(draft.plans[0].layout["stack"])
             model = as_trained(model, recipes(workload, model, chosen, facts)[0][0])
-    else:
-        from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
-        from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
+        return workload, model, draft
+    from flopwise.search.plan_serving import plan_serving  # noqa: PLC0415 - half is enough
+    from flopwise.search.replica import with_lengths  # noqa: PLC0415 - half is enough
 
-        workload, lengths = with_lengths(workload, model)
-        draft = plan_serving(workload, model, facts, drafts, alone=alone, by_region=by_region)
-        draft.assumptions += lengths
-    parts: dict[str, Any] = {part.name: getattr(draft, part.name) for part in fields(draft)}
-    remarks = facts.grade_remarks(one.gpu for one in draft.plans[:SHOWN])
-    shown = SHOWN if alone else 0
-    links = [_with_traffic(one, workload, model, facts) for one in draft.plans[:shown]]
-    profile = None if facts.profile is None else facts.profile.name
+    workload, lengths = with_lengths(workload, model)
+    draft = plan_serving(workload, model, facts, drafts, alone=alone, by_region=by_region)
+    draft.assumptions += lengths
+    return workload, model, draft
+
+
+def _with_details(
+    plans: list[Candidate], misses: list[Candidate], workload: Resolved, model: Model, facts: Facts,
+    assume_family: str | None,
+) -> dict[str, list[Candidate]]:  # fmt: skip
+    """The rows with the traffic on links, where they are shown, and with commands."""
     source = DatedSourceSpec(
-        facts=facts.folder, calibration=profile, assume_family=assume_family,
-        software_month=workload.limits.software_month,
+        facts=facts.folder, calibration=None if facts.profile is None else facts.profile.name,
+        assume_family=assume_family, software_month=workload.limits.software_month,
     )  # fmt: skip
-    for name, rows in (("plans", [*links, *draft.plans[shown:]]), ("misses", draft.misses)):
-        priced = [_with_unit_costs(one, workload) for one in rows] if name == "plans" else rows
-        parts[name] = _with_commands(priced, workload, model, facts, source) if alone else priced
-    unstated = _open_inputs(draft.plans[0], workload, model, facts) if alone and draft.plans else []
-    known = {purchase: _prices_known(workload, purchase, facts) for purchase in OFTEN_UNKNOWN}
-    coverage = [coverage_text(rows, purchase) for purchase, rows in known.items() if rows]
-    month = f"a month of service around the clock, {HOURS_PER_MONTH:g} hours"
-    parts["cost_scope"] = "one run" if workload.task in (*TRAINING, "batch") else month
-    parts |= {
-        "ruled_out": draft.ruled_out.rows(), "unstated": unstated,
-        "assumptions": [*model.assumptions, *draft.assumptions, *remarks, *coverage, *(one.text for one in unstated)],
-    }  # fmt: skip
-    return Plan(
-        spot_coverage=known["spot"], workload=dict(workload.document), task=workload.task, objective=workload.objective,
-        elapsed_s=time.perf_counter() - started, **parts,
-    )  # fmt: skip
+    shown = [_with_traffic(one, workload, model, facts) for one in plans[:SHOWN]]
+    rows = {"plans": [*shown, *plans[SHOWN:]], "misses": misses}
+    return {name: _with_commands(some, workload, model, facts, source) for name, some in rows.items()}
 
 
 def _ranking(draft: PlanDraft, workload: Resolved, seconds: float) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -67,13 +67,18 @@ def tokens_per_decode_step(workload: Resolved) -> float:
     return 1.0 if how.draft is None else float(tokens_per_step(how.acceptance or 0.0, how.draft_tokens or DRAFT_TOKENS))
 
 
+@lru_cache(maxsize=64)
+def _token_bytes(model: Model, weights: WeightFormat) -> float:
+    """Bytes of the weights that one token goes through."""
+    return layer_weight_bits(model, weights) / 8 * active_parameters(model)
+
+
 def weights_read_s(model: Model, node: NodeKind, weights: WeightFormat) -> float:
     """Seconds to read the weights once, however the layers are cut inside a node: no token takes less.
 
     Source: bytes over the datasheet bandwidth of all devices. Assumes: of the experts only those of one token.
     """
-    read = layer_weight_bits(model, weights) / 8 * active_parameters(model)
-    return read / (min(node.count, MAX_TP) * node.cluster.accelerator.hbm_bytes_per_s)
+    return _token_bytes(model, weights) / (min(node.count, MAX_TP) * node.cluster.accelerator.hbm_bytes_per_s)
 
 
 def message_s(model: Model, node: NodeKind, tp: Floats) -> Floats:

@@ -557,9 +557,7 @@ def request_network_needs(
     for number, level in enumerate(fabric.levels):
         counted = replace(job, cluster=replace(job.cluster, fabric=byte_counting(fabric, number)))
         machine, load = runner(counted), StepLoad(prefill_tokens=tokens, prefill_context=tokens)
-        layers, whole = (
-            float(np.asarray(machine.step(load, split).communication_s)) for split in (replace(layout, pp=1), layout)
-        )
+        layers, whole = (float(np.asarray(machine.sent_s(load, split))) for split in (replace(layout, pp=1), layout))
         sent = {"tensor_parallel": layers / stages, "pipeline_p2p": (whole - layers) / max(stages - 1, 1)}
         sent["cache_transfer"] = moved_s(counted, round(prompt)) if job.techniques.prefill_gpus else 0.0
         sent = {name: nbytes for name, nbytes in sent.items() if 1.0 < nbytes < np.inf}

@@ -13,7 +13,7 @@ from flopwise.ops.types import Array
 from flopwise.search.joined_replicas import JoinedReplicas, TimedReplicas
 from flopwise.search.replica import DEGREES
 from flopwise.search.workload import Resolved
-from flopwise.serving.disaggregated import pooled_load, queue_s
+from flopwise.serving.disaggregated import PooledReplicas, queue_s
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sessions import Found, SessionTraffic
@@ -94,10 +94,10 @@ class LayoutCaches:
         """
         ranks, frac = np.asarray(self.job.layout.dp), cast("Any", found_frac)  # of each layout
         tried = replace(self.job, techniques=replace(self.job.techniques, hit_frac=frac))
-        load = pooled_load(tried, runner(tried), self.batch[None], None, ())
-        turns_per_s = self.requests_per_s / self.replicas(np.asarray(load.sustained_per_s)[0] * ranks) / ranks
-        prompts, servers = load.pools.prompts, load.pools.servers
-        wait_s = queue_s(turns_per_s / load.pools.most_per_s, servers, prompts.each_s)
+        pooled = PooledReplicas.of(tried, runner(tried), self.batch[None])
+        turns_per_s = self.requests_per_s / self.replicas(pooled.sustained_per_s[0] * ranks) / ranks
+        prompts, servers = pooled.pools.prompts, pooled.pools.servers
+        wait_s = queue_s(turns_per_s / pooled.pools.most_per_s, servers, prompts.each_s)
         return np.asarray(turns_per_s / servers), np.asarray(wait_s + prompts.latency_s)
 
 

@@ -152,7 +152,12 @@ def _decoding(job: ServeJob, machine: Runner, batch: Array) -> StepTime:
 
 def _round_s(job: ServeJob, machine: Runner, batch: Array) -> Floats:
     """Seconds between rounds of so many sequences: a step, or what their tokens take in the front end."""
-    return np.maximum(_decoding(job, machine, batch).seconds, batch * tokens_a_round(job) * machine.engine.stream_s)
+    return _shown_s(job, machine, batch, _decoding(job, machine, batch))
+
+
+def _shown_s(job: ServeJob, machine: Runner, batch: Array, step: StepTime) -> Floats:
+    """As `_round_s`, of a step that is known."""
+    return np.maximum(step.seconds, batch * tokens_a_round(job) * machine.engine.stream_s)
 
 
 def _rates(job: ServeJob, machine: Runner, most: Array, before: Pools) -> tuple[Array, Array, Array]:
@@ -209,9 +214,10 @@ def pooled_users(job: ServeJob, machine: Runner, in_flight: Array) -> PooledUser
             decoding[size, n], per_s[size, n] = inner, np.interp(inner, there, served)
             ttft_s[size, n] = ahead_s[n] + np.interp(inner, there, wait_s)
     running = np.maximum(decoding, 1.0)
-    round_s = np.broadcast_to(_round_s(job, machine, running), running.shape)
+    step = _decoding(job, machine, running)
+    round_s = np.broadcast_to(_shown_s(job, machine, running, step), running.shape)
     ttft_s = np.maximum(ttft_s, in_flight / per_s - (rounds - 1.0) * round_s)  # Little: the rest waits
-    return PooledUsers(ttft_s, round_s, per_s, decoding, _decoding(job, machine, running), before)
+    return PooledUsers(ttft_s, round_s, per_s, decoding, step, before)
 
 
 def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> Steady:
@@ -224,7 +230,8 @@ def disaggregated_steady(job: ServeJob, machine: Runner, in_flight: float) -> St
     if job.arrivals_per_s is not None:
         decoding, per_s, ttft_s = _arrivals(job, machine, in_flight, load.pools)
     running = np.maximum(np.asarray(decoding), 1.0)
-    one, round_s = _decoding(job, machine, running), float(_round_s(job, machine, running))
+    one = _decoding(job, machine, running)
+    round_s = float(_shown_s(job, machine, running, one))
     decode, before = type(one)(*(float(np.asarray(part)) for part in one)), load.pools.prompts
     steady = Steady(
         ttft_s, round_s, per_s, per_s * job.output_tokens, decoding, before.each_s, 0.0, before.step.seconds, decode,
@@ -245,55 +252,68 @@ def _arrivals(job: ServeJob, machine: Runner, in_flight: float, before: Pools) -
     return decoding, float(np.interp(decoding, batch, rate)), ttft_s
 
 
-class PooledLoad(NamedTuple):
-    """Replicas with prefill pools under a load, in a table of sizes x layouts: of one attention replica each."""
+class PooledReplicas(NamedTuple):
+    """Replicas with prefill pools, in a table of sizes x layouts: of one attention replica each."""
 
-    sustained_per_s: Floats
+    job: ServeJob
+    machine: Runner
+    batch: Array  # sequences that decode at most, ascending
     decode: StepTime  # steps of as many sequences as each row holds
+    step_s: Array
+    rate: Array  # of requests whose answers are made in these steps
     pools: Pools  # of each layout
-    busy: Array  # share of their time that prefill instances work, at the arrivals
+
+    @classmethod
+    def of(cls, job: ServeJob, machine: Runner, batch: Array) -> PooledReplicas:
+        """Replicas of a column of layouts; `batch` has shape (sizes, layouts).
+
+        Source: as `disaggregated_percentiles`. Assumes: as there.
+        """
+        (_, rounds), decode = request_work(job), _decoding(job, machine, batch)
+        step_s = np.broadcast_to(_shown_s(job, machine, batch, decode), batch.shape)
+        rate = np.maximum.accumulate(batch / (rounds * step_s), axis=0)
+        return cls(job, machine, batch, decode, step_s, rate, pools(job, machine))
+
+    @property
+    def sustained_per_s(self) -> Array:
+        """Requests a second that both pools sustain."""
+        return np.minimum(self.rate, self.pools.most_per_s)
+
+    def load(self, arrivals_per_s: Array, names: Sequence[str]) -> PooledLoad:
+        """The load by so many arrivals at an attention replica of each row.
+
+        Source: as `disaggregated_percentiles`; steps between the sizes on a straight line. Assumes: as there.
+        """
+        job, machine, batch, before, rate = self.job, self.machine, self.batch, self.pools, self.rate
+        layouts = range(batch.shape[1])
+
+        def along(where: Array, known: Array, values: Array) -> Array:
+            return np.stack([np.interp(where[:, n], known[:, n], values[:, n]) for n in layouts], axis=1)
+
+        none = np.zeros((1, batch.shape[1]))
+        decoding = along(arrivals_per_s, np.concatenate([none, rate]), np.concatenate([none, batch]))
+        busy: Array = np.minimum(arrivals_per_s / before.most_per_s, FULLEST)
+        mean_s = queue_s(busy, before.servers, before.prompts.each_s)
+        waits = busy ** (np.sqrt(2.0 * (before.servers + 1.0)) - 1.0)
+        front_s = front_end_s(machine.engine, job.input_tokens, busy * before.most_per_s / before.servers, 0.0)
+        ahead_s = machine.engine.request_s + front_s + before.prompts.latency_s + before.transfer_s
+
+        def at(name: str) -> Array:
+            met: Array = decoding + PERCENTILES[name] * np.sqrt(decoding)
+            return along(np.maximum(met, 1.0), batch, self.step_s)
+
+        figures, middle_s = {}, at("mean")
+        for name in names:
+            wait_s = percentile_wait_s(name, mean_s, waits)
+            figures[name] = Percentile(ahead_s + wait_s, percentile_tpot_s(job, at(name), middle_s, name))
+        return PooledLoad(busy, figures)
+
+
+class PooledLoad(NamedTuple):
+    """The load of replicas with prefill pools: shape of their table."""
+
+    busy: Array  # share of their time that prefill instances work
     percentiles: dict[str, Percentile]
-
-
-def pooled_load(
-    job: ServeJob, machine: Runner, batch: Array, arrivals_per_s: Array | None, names: Sequence[str]
-) -> PooledLoad:
-    """Replicas of a column of layouts that decode up to `batch` sequences, ascending; shape (sizes, layouts).
-
-    `arrivals_per_s`: at an attention replica of each row; None: what it sustains is asked for alone.
-
-    Source: as `disaggregated_percentiles`; steps between the sizes on a straight line.
-    Assumes: as there.
-    """
-    before, (_, rounds) = pools(job, machine), request_work(job)
-    decode = _decoding(job, machine, batch)
-    step_s = np.broadcast_to(_round_s(job, machine, batch), batch.shape)
-    rate = np.maximum.accumulate(batch / (rounds * step_s), axis=0)
-    sustained = np.minimum(rate, before.most_per_s)
-    if arrivals_per_s is None:
-        return PooledLoad(sustained, decode, before, np.zeros(batch.shape), {})
-    layouts = range(batch.shape[1])
-
-    def along(where: Array, known: Array, values: Array) -> Array:
-        return np.stack([np.interp(where[:, n], known[:, n], values[:, n]) for n in layouts], axis=1)
-
-    none = np.zeros((1, batch.shape[1]))
-    decoding = along(arrivals_per_s, np.concatenate([none, rate]), np.concatenate([none, batch]))
-    busy: Array = np.minimum(arrivals_per_s / before.most_per_s, FULLEST)
-    mean_s = queue_s(busy, before.servers, before.prompts.each_s)
-    waits = busy ** (np.sqrt(2.0 * (before.servers + 1.0)) - 1.0)
-    front_s = front_end_s(machine.engine, job.input_tokens, busy * before.most_per_s / before.servers, 0.0)
-    ahead_s = machine.engine.request_s + front_s + before.prompts.latency_s + before.transfer_s
-
-    def at(name: str) -> Array:
-        met: Array = decoding + PERCENTILES[name] * np.sqrt(decoding)
-        return along(np.maximum(met, 1.0), batch, step_s)
-
-    figures, middle_s = {}, at("mean")
-    for name in names:
-        wait_s = percentile_wait_s(name, mean_s, waits)
-        figures[name] = Percentile(ahead_s + wait_s, percentile_tpot_s(job, at(name), middle_s, name))
-    return PooledLoad(sustained, decode, before, busy, figures)
 
 
 def disaggregated_percentiles(

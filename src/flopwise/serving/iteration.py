@@ -642,6 +642,17 @@ class Runner:
         vector = VECTOR_FRAC * self.rates.peak.get("fp32", 0.0)
         return np.asarray(np.maximum(self.rates.peak_flops_per_s(dtype), vector))
 
+    def sent_s(self, load: StepLoad, split: ServingLayout) -> Floats:
+        """Seconds of all messages of a step of text, one after another; shape of the broadcast.
+
+        Source: `messages_s`, `pipeline_s`. Assumes: as there.
+        """
+        stack, seconds = self.model.stacks[0], 0.0 * np.asarray(load.prefill_tokens)
+        each_s = self.messages_s([kind.items for kind in stack.kinds], load, split, stack.width)
+        for (_, count), layer_s in zip(layer_kinds(stack), each_s, strict=True):
+            seconds = seconds + count * layer_s
+        return seconds + self.pipeline_s(load, split, stack.width)
+
     def messages_s(
         self, kinds: Sequence[Sequence[Item]], load: StepLoad, split: ServingLayout, width: int
     ) -> list[Floats]:

@@ -295,7 +295,8 @@ def percentile_tpot_s(job: ServeJob, step_s: Floats, middle_s: Floats, percentil
     if how is None or job.output_tokens < 2:
         return step_s / each
     own = float(tokens_variance(how.acceptance, how.tokens)) / (each * (job.output_tokens - 1))
-    apart = step_s / middle_s - 1.0
+    keeps_up = np.isfinite(middle_s)
+    apart = np.where(keeps_up, step_s, 1.0) / np.where(keeps_up, middle_s, 1.0) - 1.0
     token_s: Floats = middle_s / each * (1.0 + np.sqrt(apart**2 + PERCENTILES[percentile] ** 2 * own))
     return token_s
 
@@ -357,6 +358,11 @@ class TechniqueRunner(Runner):
         if self.structured_frac and np.any(load.decode_batch):
             whole = self._with_masks(whole, seen)
         return whole if self.draft is None else self._with_draft(whole, self.draft, load, seen)
+
+    def sent_s(self, load: StepLoad, split: ServingLayout) -> Floats:
+        """As of `Runner`, with those of a draft that reads prompts, too. Source, Assumes: the same."""
+        seconds = Runner.sent_s(self, load, split)
+        return seconds if self.draft is None else seconds + self.draft.sent_s(load, self.draft_layout)
 
     def added_kernels(self, load: StepLoad, split: ServingLayout) -> StepTime | None:
         """The kernels of adapters. Source and assumptions: `Adapters.step`."""

@@ -328,11 +328,11 @@ def _step_cost(
     timed = _Timed(runner, layout, kernels)
     most = max(step_tokens, max_batch) + (timed.each - 1) * max_batch
     grid = ascending(np.r_[1 : min(most, EXACT_TOKENS) + 1, EXACT_TOKENS : most + 1 : EVERY_TOKENS, most])
-    tokens_s = np.interp(np.arange(1, most + 1), grid, timed.tokens_s(grid))
-    batch = np.arange(1, max_batch + 1)
-    decode, cached, window = timed.decode_s(batch, context, tokens_s)
-    graph_tokens = runner.engine.prompt_graph_tokens
-    launch_ps, beyond_ps = timed.launch_ps(np.array([1, graph_tokens + 1]))
+    batch, graph_tokens = np.arange(1, max_batch + 1), runner.engine.prompt_graph_tokens
+    rests = timed.rests(grid, batch, np.array([1, graph_tokens + 1]))
+    tokens_s = np.interp(np.arange(1, most + 1), grid, rests.tokens_s)
+    decode, cached, window = timed.decode_s(batch, context, tokens_s, rests.rows_s)
+    launch_ps, beyond_ps = rests.launch_ps
     return StepCost(
         tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0), decode_ps=_table(decode),
         cached_ps=_table(cached), window_ps=_table(window), window=timed.window,
@@ -346,6 +346,16 @@ def _step_cost(
 def _table(seconds: Array) -> Column:
     """Picoseconds, with the entry of nothing before them."""
     return np.concatenate([[0], np.rint(seconds * PS).astype(np.int64)])
+
+
+def _side_by_side(loads: Sequence[StepLoad]) -> StepLoad:
+    """Loads in columns, one after the other."""
+    names = ("decode_batch", "decode_context", "prefill_tokens", "prefill_context", "prompts")
+    each = [np.broadcast_arrays(*(getattr(load, name) for name in names)) for load in loads]
+    columns: dict[str, Any] = {
+        name: np.concatenate(parts) for name, parts in zip(names, zip(*each, strict=True), strict=True)
+    }
+    return StepLoad(only_seconds=True, **columns)
 
 
 T = TypeVar("T")
@@ -380,6 +390,19 @@ def _load_key(load: StepLoad) -> tuple[object, ...]:
     """The numbers of a load, which may be columns."""
     given = (getattr(load, one.name) for one in fields(load))
     return tuple((one.shape, one.dtype.str, one.tobytes()) if isinstance(one, np.ndarray) else one for one in given)
+
+
+def _prompt_of(tokens: Array) -> StepLoad:
+    """Steps of so many tokens of one prompt."""
+    return StepLoad(prefill_tokens=tokens, prefill_context=tokens, prompts=1.0, only_seconds=True)
+
+
+class _Rests(NamedTuple):
+    """Seconds of steps without their attention, and the least time of steps that are launched."""
+
+    tokens_s: Array  # of so many tokens of one prompt
+    rows_s: Array  # that decode so many sequences
+    launch_ps: list[tuple[int, int]]
 
 
 class _Timed:
@@ -430,7 +453,7 @@ class _Timed:
         for item, count, sort in self.attention:
             if sort == windowed:
                 kernels = self.runner.kernels_of((item,), load, self.layout, inside=True)
-                total = total + count * sum((k.seconds for k in kernels), start=0.0)
+                total = total + count * sum((k.seconds * (np.asarray(k.work.flops) > 0) for k in kernels), start=0.0)
         return total
 
     def beside_s(self, load: StepLoad, *, windowed: bool) -> Floats:
@@ -447,40 +470,52 @@ class _Timed:
         rest: Floats = whole - self.tokens_s(np.asarray(tokens)) - inside
         return np.maximum(rest, 1.0 / PS)
 
-    def rest_s(self, load: StepLoad) -> Array:
-        """A step without its attention."""
-        step = self.runner.step(replace(load, only_seconds=True), self.layout).seconds
-        return np.asarray(step - self.attention_s(load, windowed=False) - self.attention_s(load, windowed=True))
+    def rests(self, tokens: Array, batch: Array, launched: Array) -> _Rests:
+        """Steps of so many tokens, steps that decode so many, and steps that are launched: timed side by side."""
+        prompts, decoding = np.tile(launched, 2), np.repeat([0, 1], len(launched))
+        launches = StepLoad(
+            prefill_tokens=prompts, prefill_context=prompts, decode_batch=decoding, decode_context=decoding
+        )
+        load = _side_by_side((_prompt_of(tokens), StepLoad(decode_batch=batch, decode_context=1024), launches))
+        step = self.runner.step(load, self.layout)
+        tokens_s, rows_s, _ = np.split(self._rest_s(step, load), [len(tokens), len(tokens) + len(batch)])
+        own = StepTime(
+            *(part[-len(prompts) :] if isinstance(part, np.ndarray) and part.ndim else part for part in step)
+        )
+        return _Rests(tokens_s, rows_s, self._launch_ps(own, launches, len(launched)))
 
-    def launch_ps(self, tokens: Array) -> list[tuple[int, int]]:
+    def _launch_ps(self, step: StepTime, load: StepLoad, count: int) -> list[tuple[int, int]]:
         """Least time of steps with so many tokens of prompts or more, and what is added if sequences decode in them.
 
         It is what the host takes to launch the operations that graphs do not hold, and what nothing hides, as of
-        `StepCost.launch_ps`: none where nothing is launched.
+        `StepCost.launch_ps`: none where nothing is launched. Of `count` prompts those alone, and those that decode.
         """
-        machine, decoding = self.given, np.array([[0], [1]])
+        machine = self.given
         if not machine.engine.graphs:
-            return [(0, 0)] * len(tokens)
-        load = StepLoad(
-            prefill_tokens=tokens, prefill_context=tokens, prompts=1.0, decode_batch=decoding, decode_context=decoding,
-            only_seconds=True,
-        )  # fmt: skip
-        step = self.runner.step(load, self.layout)
+            return [(0, 0)] * count
         launching_s = machine.launching_s(step, load, self.layout)
         hops_s = machine.pipeline_s(load, self.layout, machine.model.stacks[0].width)
         least_s = launching_s + hops_s + machine.between_steps_s(load, self.layout, step.read_bytes)
-        few_s, many_s = np.where(launching_s > 0, least_s, np.zeros((2, len(tokens))))
+        few_s, many_s = np.where(launching_s > 0, least_s, 0.0).reshape(2, count)
         return [(round(few * PS), round((many - few) * PS)) for few, many in zip(few_s, many_s, strict=True)]
 
     def tokens_s(self, tokens: Array) -> Array:
-        """Steps of so many tokens of one prompt."""
-        return self.rest_s(StepLoad(prefill_tokens=tokens, prefill_context=tokens, prompts=1.0))
+        """Steps of so many tokens of one prompt, without their attention."""
+        load = _prompt_of(tokens)
+        return self._rest_s(self.runner.step(load, self.layout), load)
 
-    def decode_s(self, batch: Array, context: int, tokens_s: Array) -> tuple[Array, Array, Array]:
-        """Fixed seconds, seconds a cached token and a token in the window, by batch; `tokens_s` by tokens from 1."""
+    def _rest_s(self, step: StepTime, load: StepLoad) -> Array:
+        """A step without its attention."""
+        seconds = step.seconds - self.attention_s(load, windowed=False) - self.attention_s(load, windowed=True)
+        return np.asarray(seconds)
+
+    def decode_s(self, batch: Array, context: int, tokens_s: Array, rows_s: Array) -> tuple[Array, Array, Array]:
+        """Fixed seconds, seconds a cached token and a token in the window, by batch.
+
+        `tokens_s`: of steps by tokens, from 1; `rows_s`: of those that decode, by batch.
+        """
         fixed, cached, window = self._kernels_alone(self._beside_lines, batch, context)
         if self.whole is None:  # each sequence has a row of the head; of a whole step they are a part already
-            rows_s = self.rest_s(StepLoad(decode_batch=batch, decode_context=1024))
             fixed = fixed + np.maximum(rows_s - tokens_s[: len(batch)], 0.0)
         return fixed, cached, window
 
