@@ -214,7 +214,8 @@ class ServeAnswer(Result):
         cached = _cached_answers(question)
         job, replicas, request_notes = _loaded_replica(job, question, cached)
         cluster, known = job.cluster, JobSteady(job)
-        session_run, closed_loop, by_priority = None, None, dict[int, "ClassFigures"]()
+        session_run, closed_loop = None, None
+        by_priority: Mapping[int, ClassFigures] = {}
         if sessions.turns is not None:
             session_run = _session_run(job, replicas, request, sessions, facts, on_compile)
             result, job = session_run.estimate, session_run.estimate.job
