@@ -153,8 +153,15 @@ def widths(answer: object, path: str = "") -> dict[str, float]:
         high = answer.get(name.replace("low", "high"))
         if "low" in name.split("_") and value and high and not name.startswith("max_concurrency"):
             start = answer.get("start_joules") or 0.0 if name == "energy_joules_low" else 0.0
-            found[f"{path}.{name}"] = high - value if name in ABSOLUTE else math.log((high - start) / (value - start))
+            for percentile, below, above in by_percentile(value, high):
+                ratio = math.log((above - start) / (below - start))
+                found[f"{path}.{name}{percentile}"] = above - below if name in ABSOLUTE else ratio
     return found
+
+
+def by_percentile(low: Any, high: Any) -> list[tuple[str, float, float]]:
+    """Both ends of each percentile's interval, with its name; of one figure, with none."""
+    return [(name, low[name], high[name]) for name in low] if isinstance(low, dict) else [("", low, high)]
 
 
 def none_narrower(
