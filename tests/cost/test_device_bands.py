@@ -141,8 +141,7 @@ def widths(answer: object, path: str = "") -> dict[str, float]:
         if each and answer["high"] / each >= answer["step_s"] / answer["lower_bound_s"] * RELATIVE:
             left_out |= {"low", "run"}
     if isinstance(answer, list):
-        for number, entry in enumerate(answer):
-            found |= widths(entry, f"{path}[{number}]")
+        answer = {str(number): entry for number, entry in enumerate(answer)}
     if not isinstance(answer, dict):
         return found
     for name, value in answer.items():
