@@ -211,13 +211,17 @@ def test_a_small_batch_has_small_graphs() -> None:
 
 
 def test_what_is_compiled_whole_or_runs_on_the_host_is_launched_by_nobody() -> None:
-    """XLA's programs have no pieces, and a processor computes where it would launch; eager code is not compiled."""
+    """XLA's programs have no pieces, and a processor computes where it would launch; eager code is not compiled.
+
+    Ascend's operations are launched as a GPU's are (vLLM Ascend, graph mode guide: ACLGraph captures and replays).
+    """
     engine = replace(FACTS.engine("vllm"), launch_s=1.0)
     load = StepLoad(prefill_tokens=2048, prefill_context=2048)
     whole = replace(FACTS.engine("sglang"), launch_s=1.0)
     tpu = runner(serve_job_with(model=LLAMA, cluster=cluster(FACTS.accelerator("TPU v6e")), engine=whole))
     assert float(np.max(tpu.step(load, ONE).overhead_s)) < 1.0
-    for device, launched in (("H100-SXM-80", True), ("TPU v6e", False), ("Xeon 6975P-C", False)):
+    devices = {"H100-SXM-80": True, "Ascend 910B2": True, "TPU v6e": False, "Gaudi3": False, "Xeon 6975P-C": False}
+    for device, launched in devices.items():
         machine = runner(serve_job_with(model=LLAMA, cluster=cluster(FACTS.accelerator(device)), engine=engine))
         assert (float(np.max(machine.step(load, ONE).overhead_s)) > 100.0) is launched
     job = serve_job_with(model=LLAMA, cluster=cluster(FACTS.accelerator("H100-SXM-80")), engine=engine, eager=True)

@@ -36,6 +36,7 @@ from plain_machine import (
 
 import flopwise
 from flopwise.backtests.serving import predict_row
+from flopwise.cost.cluster import cluster
 from flopwise.cost.rates import rates
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Attend, Experts, Model, Pointwise
@@ -516,8 +517,8 @@ def test_an_emulated_cache_format_is_converted_by_each_query_head() -> None:
     one = step(more, cluster=placed, kv_dtype="fp8")
     assert one.conversion_s == pytest.approx(1.5 * convert_s, rel=1e-6)
     assert sum(one[1:5]) + one.conversion_s == pytest.approx(one.seconds, rel=1e-9)
-    for kv_dtype, cluster in (("bf16", placed), ("fp8", plain_cluster())):
-        assert step(more, cluster=cluster, kv_dtype=kv_dtype).conversion_s == 0.0
+    for kv_dtype, cards in (("bf16", placed), ("fp8", plain_cluster())):
+        assert step(more, cluster=cards, kv_dtype=kv_dtype).conversion_s == 0.0
 
 
 def test_the_slowdown_of_an_emulated_cache_is_that_of_published_runs() -> None:
@@ -566,6 +567,32 @@ def test_engines_kernels_draw_what_a_core_can() -> None:
     machine = plain_runner(plain_job(cluster=placed), core_bytes_per_cycle=6.0, core_flops_per_s=1e12)
     for name in ("matmul_frac.bf16", "matmul_frac.fp32"):
         assert machine.own_rates.value[name] * 400e12 == pytest.approx(100e12)
+
+
+@pytest.mark.parametrize(("dots", "core"), [(True, 0.32e12), (False, 1e12)])
+def test_products_with_packed_weights_may_have_a_rate_of_their_own(dots: bool, core: float) -> None:
+    """100 cores of 320 GFLOP/s in an engine that multiplies weights as integers; others keep what their cores reach."""
+    placed = plain_cluster(dot_core_flops_per_s=0.32e12)
+    placed = replace(placed, rates=replace(placed.rates, num_sms=100.0))
+    machine = plain_runner(plain_job(cluster=placed), core_flops_per_s=1e12, dots_bytes=dots)
+    assert machine.own_rates.value["matmul_frac.bf16"] * FLOPS_PER_S == pytest.approx(100 * core)
+
+
+def test_a_prompt_on_strix_halo_runs_as_llama_cpps_developers_have_it() -> None:
+    """512 tokens of Llama 3 8B in Q4_0 on 40 cores: 742 to 996 tokens/s by backend (llama.cpp pull request 18749).
+
+    An RDNA3 card reaches as much a core as llama.cpp's kernels do elsewhere.
+    """
+    asked: dict[str, Any] = {"engine": "llama.cpp", "input": 512, "output": 1, "batch": 1, "weights": "int4_wo"}
+    strix = flopwise.serve("Llama-3-8B", gpu="Radeon 8060S", **asked).estimate.ttft_s.value
+    assert 742 < 512 / strix < 996
+    facts, per_core = load_facts(), {}
+    for name in ("Radeon 8060S", "RX 7900 XTX"):
+        placed = cluster(facts.accelerator(name), gpus_per_node=1)
+        own = runner(plain_job(cluster=placed, engine=facts.engine("llama.cpp"))).own_rates
+        per_core[name] = own.value["matmul_frac.bf16"] * own.peak["bf16"] / own.num_sms
+    assert per_core["Radeon 8060S"] == pytest.approx(0.32e12)
+    assert per_core["RX 7900 XTX"] > 2 * per_core["Radeon 8060S"]
 
 
 # ---- the simulator's tables

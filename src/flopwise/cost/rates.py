@@ -55,7 +55,12 @@ KNOWN_CLOCKS = ("NVIDIA",)
 """Vendors whose devices were seen to take as many cycles, not as many seconds, for what depends on nothing else."""
 FEW_CORES = ("tpu", "npu")
 """Devices of a few large cores, whose compiled programs load one tile while they compute another."""
-OF_ENGINES = frozenset({"served_dram_frac", "library_dram_frac", "chained_frac", "experts_s", "byte_dot_cycles"})
+LAUNCHES_EACH = ("Huawei",)
+"""Makers of such devices whose software launches one operation after another, or captured graphs of them, as a GPU's
+does (torch_npu; vLLM Ascend, graph mode guide: ACLGraph is capture and replay)."""
+OF_ENGINES = frozenset({
+    "served_dram_frac", "library_dram_frac", "chained_frac", "experts_s", "byte_dot_cycles", "dot_core_flops_per_s",
+})  # fmt: skip
 """Parameters of what some engines do on some devices, by definition nothing elsewhere."""
 OF_ALL = frozenset({"softmax_cycles", "memory_power_frac"})
 """Parameters that hold on all devices but those of a row, and those that count under a power limit alone: where there
@@ -294,7 +299,8 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         made_for_w=_own_w(accelerator, accelerator.made_for_w),
         clock_hz=accelerator.boost_clock_hz, vendor=accelerator.vendor,
         host_link_bytes_per_s=accelerator.host_link_bytes_per_s,
-        is_host=accelerator.kind == "cpu", compiles=accelerator.kind in ("tpu", "npu"),
+        is_host=accelerator.kind == "cpu",
+        compiles=accelerator.kind in FEW_CORES and accelerator.vendor not in LAUNCHES_EACH,
         matrix_unit_dim=accelerator.matrix_unit_dim,
     )  # fmt: skip
 

@@ -872,7 +872,8 @@ def _core_limited(value: dict[str, float], rates: Rates, engine: Engine) -> dict
         most = engine.core_bytes_per_cycle * rates.clock_hz * rates.num_sms
         value["dram_frac"] = min(value["dram_frac"], most / rates.hbm_bytes_per_s)
     if engine.core_flops_per_s and rates.num_sms > 1:
-        most = engine.core_flops_per_s * rates.num_sms
+        dots = value["dot_core_flops_per_s"] if engine.dots_bytes else np.inf
+        most = min(engine.core_flops_per_s, dots) * rates.num_sms
         for dtype, p in PRECISIONS.items():
             name, kind = f"matmul_frac.{p.rate}", rates.peak_dtype(dtype)
             if kind in rates.peak and name in value:
