@@ -21,7 +21,8 @@ from flopwise.facts.software import Engine
 from flopwise.serving.estimate import answers_are_short, estimate, least_offload, outgrows_cache
 from flopwise.serving.job import Ranged, ServeEstimate, ServeJob, Techniques
 from flopwise.serving.memory import ServingLayout
-from flopwise.serving.sim.finite import FiniteRun, closed_loop_run, finite_run
+from flopwise.serving.sim.finite import closed_loop_run, finite_run
+from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.source import Traffic
 from flopwise.values import replace
 
@@ -36,9 +37,10 @@ WHOLE = "latency_s"
 """Of whole requests: no constant is fitted to it, and its interval is composed of those of its parts."""
 PROMPT_ONLY = ("prefill_throughput", "prefill_latency")
 OFFLINE = ("offline_max_throughput", "mlperf_offline")
-ONLINE = ("serving_concurrency", "serving_qps")
+USERS = "serving_concurrency"
+ONLINE = (USERS, "serving_qps")
 STREAM = "single_stream_decode"
-MODES = (*OFFLINE, "fixed_batch", "serving_concurrency", "serving_qps", STREAM, *PROMPT_ONLY)
+MODES = (*OFFLINE, "fixed_batch", USERS, "serving_qps", STREAM, *PROMPT_ONLY)
 
 DEFAULT_INPUT, DEFAULT_OUTPUT, QUESTION = 512, 256, 32
 """Tokens where a row does not say: a chat turn; for a stream alone, a question of a sentence or two."""
@@ -445,9 +447,16 @@ def _in_flight(row: Row, mode: str, requests: float | None) -> int | None:
         return int(requests) if at_once and requests else None
     named = ("batch", "concurrency") if mode == "fixed_batch" else ("concurrency", "batch")
     stated = next((size for size in (number(row, name) for name in named) if size), None)
-    if stated is None and mode in ("fixed_batch", "serving_concurrency"):
+    if stated is None and mode in ("fixed_batch", USERS):
         raise SpecError("neither batch nor concurrency is stated")
     return min(int(stated or 1), int(requests or stated or 1))
+
+
+def _loops(job: ServeJob, mode: str) -> bool:
+    """True if users in a closed loop are simulated, as `flopwise serve` does."""
+    if mode == USERS:
+        return job.decodes and job.model.kind != "encoder-decoder"
+    return outgrows_cache(job) or (job.arrivals_per_s is None and answers_are_short(job))
 
 
 def _quantity(result: ServeEstimate, quantity: str, mode: str, replicas: int) -> Ranged:
@@ -466,7 +475,7 @@ def _quantity(result: ServeEstimate, quantity: str, mode: str, replicas: int) ->
     return replace(rate, value=rate.value * replicas, low=rate.low * replicas, high=rate.high * replicas)
 
 
-def median_interval(tpot: Ranged, run: FiniteRun | None) -> Ranged:
+def median_interval(tpot: Ranged, run: SimulatedRun | None) -> Ranged:
     """The median of the times between two tokens, for the mean over requests of their times a token.
 
     Most steps only decode, so that the median says nothing of prompts that are read meanwhile.
@@ -478,7 +487,7 @@ def median_interval(tpot: Ranged, run: FiniteRun | None) -> Ranged:
     """
     if run is None:
         raise SpecError(f"a {MEDIAN_INTERVAL} is predicted of simulated runs alone: state requests, or fixed lengths")
-    return _share_of(tpot, run.simulated.itl_s(50.0) / run.means.tpot_s)
+    return _share_of(tpot, run.itl_s(50.0) / float(np.nanmean(run.tpot_s)))
 
 
 def median_of_requests(figure: Ranged, seconds: NDArray[np.float64]) -> Ranged:
@@ -505,21 +514,22 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
     name, mode = row.get("id", ""), row.get("mode", "")
     try:
         job, replicas = row_job(row, facts)
-        finite = job.requests is not None
         burst = burst_requests(row, job.engine)
         run = None
-        if finite:
-            run = finite_run(job, _run_traffic(row, job, replicas), replicas, facts)
-            result = estimate(job, run.means)
-        elif outgrows_cache(job) or (job.arrivals_per_s is None and answers_are_short(job)):
-            result = closed_loop_run(job, facts, _lengths_text(row, job)).estimate
+        if job.requests is not None:
+            finite = finite_run(job, _run_traffic(row, job, replicas), replicas, facts)
+            result, run = estimate(job, finite.means), finite.simulated
+        elif _loops(job, mode):
+            lengths = None if mode == USERS and not row.get("lengths") else _lengths_text(row, job)
+            loop = closed_loop_run(job, facts, lengths, replicas=replicas)
+            result, run = loop.estimate, loop.runs[-1]
         else:
             result = estimate(job, burst=None if burst is None else math.ceil(burst / replicas))
         figures = {q: _quantity(result, q, mode, replicas) for q in quantities}
         if row.get("tpot_reading") == MEDIAN_INTERVAL and "tpot_s" in figures:
             figures["tpot_s"] = median_interval(figures["tpot_s"], run)
         if run is not None:
-            each = {"ttft_s": run.simulated.ttft_s, "tpot_s": run.simulated.tpot_s}
+            each = {"ttft_s": run.ttft_s, "tpot_s": run.tpot_s}
             medians = [q for q in each if q in figures and row.get(READINGS[q]) == MEDIAN]
             figures |= {q: median_of_requests(figures[q], each[q]) for q in medians}
     except FlopwiseError as error:
