@@ -5,7 +5,8 @@ python benchmarks/fit_training.py --write    write the values, and the errors of
 
 Each is a parameter of the calibration or a fitted value of training stacks that several share; none belongs to a row, a
 source or one model of GPU. A row weighs one over the square root of its source's rows. Errors are judged on publishers
-that were left out: releases of one table share their tuning.
+that were left out: releases of one table share their tuning. What a power limit leaves of large products (`PRODUCTS`) was
+measured without a training step around it, and stands beside the runs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from flopwise.backtests.prediction import Row, number
 from flopwise.backtests.training import row_job
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.rates import Rates, families, rates
-from flopwise.cost.sustained import ATTENTION, grouped_kernel, permute_kind
+from flopwise.cost.sustained import ATTENTION, grouped_kernel, limited_rates, permute_kind
+from flopwise.facts.accelerators import Accelerator
 from flopwise.errors import FlopwiseError
 from flopwise.facts.architecture import Model, Recurrence
 from flopwise.facts.catalog import Facts
@@ -49,6 +51,40 @@ class PublishedRun:
     job: TrainJob
     measured: float
 
+    @property
+    def chip(self) -> Accelerator:
+        """The accelerator that it ran on."""
+        return self.job.cluster.accelerator
+
+
+@dataclass(frozen=True)
+class MeasuredProduct:
+    """The best large product in 16 bits on a card that its own power limit slows, as a share of the peak rate."""
+
+    id: str
+    source: str
+    publisher: str
+    chip: Accelerator
+    measured: float
+
+
+PRODUCTS = (
+    ("L4", 0.755, "mag-/gpu_benchmark"),
+    ("H100-PCIe", 0.660, "mag-/gpu_benchmark"),
+    ("H100-NVL", 0.585, "mag-/gpu_benchmark"),
+    ("A100-PCIe-80", 0.822, "mag-/gpu_benchmark"),
+    ("RTX A6000", 0.614, "fanghostt/transformers-benchmarks"),
+)
+"""Cards, the shares of their peaks, and the READMEs that print them."""
+
+
+def products(facts: Facts) -> list[MeasuredProduct]:
+    """`PRODUCTS`, each on its card."""
+    return [
+        MeasuredProduct(f"product {name}", source, source, facts.accelerator(name), share)
+        for name, share, source in PRODUCTS
+    ]
+
 
 def runs(rows: Iterable[Row], facts: Facts) -> list[PublishedRun]:
     """All runs that can be predicted."""
@@ -65,10 +101,10 @@ def runs(rows: Iterable[Row], facts: Facts) -> list[PublishedRun]:
 
 
 class TrainingModel(FitModel):
-    """Log errors of all runs as a function of the constants' logarithms; equal arguments are computed once."""
+    """Log errors of runs and products as a function of the constants' logarithms; equal arguments are computed once."""
 
-    def __init__(self, published: Sequence[PublishedRun], facts: Facts) -> None:
-        """Keep the runs."""
+    def __init__(self, published: Sequence[PublishedRun | MeasuredProduct], facts: Facts) -> None:
+        """Keep the runs and products."""
         self.runs, self.facts, self.constants = published, facts, constants(facts)
         self.weights = even_weights([r.source for r in published])
         self.groupings = [r.publisher for r in published], [r.source for r in published]
@@ -89,9 +125,13 @@ class TrainingModel(FitModel):
         chips: dict[str, Rates] = {}
         errors = []
         for run in self.runs:
-            chip, layout, recipe = run.job.cluster.accelerator, run.job.layout, run.job.recipe
+            chip = run.chip
             if chip.name not in chips:
                 chips[chip.name] = rates(chip, table)
+            if isinstance(run, MeasuredProduct):
+                errors.append(math.log(limited_rates(chips[chip.name]).value["matmul_frac.bf16"] / run.measured))
+                continue
+            layout, recipe = run.job.layout, run.job.recipe
             # of the run's own stack: it says which of its habits the run and its device have
             stack = replace(recipe.stack, **{name: getattr(stacks[recipe.stack.name], name) for name in fitted})
             moved = replace(
@@ -133,17 +173,20 @@ class TrainingModel(FitModel):
         return subset
 
     def groups(self) -> dict[str, list[int]]:
-        """Members of each publisher, of dense models and of mixtures."""
+        """Members of each publisher, and of dense models and mixtures that ran."""
         groups: dict[str, list[int]] = defaultdict(list)
         for index, run in enumerate(self.runs):
             groups["all"].append(index)
-            groups["mixtures" if run.job.model.has_experts else "dense"].append(index)
+            if isinstance(run, PublishedRun):
+                groups["mixtures" if run.job.model.has_experts else "dense"].append(index)
             groups[run.publisher].append(index)
         return groups
 
 
-def _moves(constant: Constant, run: PublishedRun) -> bool:
-    """True if a constant enters the step of a run at all."""
+def _moves(constant: Constant, run: PublishedRun | MeasuredProduct) -> bool:
+    """True if a constant enters the step of a run, or the rate of a product, at all."""
+    if isinstance(run, MeasuredProduct):
+        return constant.name in {"train_joules_per_flop", "train_clock_exponent"} and _scoped(constant, run.chip)
     recipe, layout, experts = run.job.recipe, run.job.layout, run.job.model.has_experts
     stack = recipe.stack
     if constant.table == "stacks":
@@ -161,9 +204,12 @@ def _moves(constant: Constant, run: PublishedRun) -> bool:
         used = ATTENTION[stack.attention_kernel] + (ATTENTION["fa2"] if _has_scan(run.job.model) else ())
         if constant.name not in used:
             return False
-    chip = run.job.cluster.accelerator
-    scopes = families(chip)
-    return chip.calibration.find(constant.name, (*scopes, "any")).scope in constant.scopes
+    return _scoped(constant, run.chip)
+
+
+def _scoped(constant: Constant, chip: Accelerator) -> bool:
+    """True if the value that holds for a device is the constant's."""
+    return chip.calibration.find(constant.name, (*families(chip), "any")).scope in constant.scopes
 
 
 def _has_scan(model: Model) -> bool:
@@ -251,17 +297,19 @@ def main() -> None:
     """Fit, report, write."""
     given = fitting.parser(__doc__).parse_args()
     rows, facts = fitting.published_rows("training")
-    model = TrainingModel(runs(rows, facts), facts)
+    steps, large = runs(rows, facts), products(facts)
+    model = TrainingModel([*steps, *large], facts)
     point = fitting.start(model.constants, facts, fresh=given.fresh)
-    print(f"{len(model.runs)} runs, {len(model.constants)} constants; start {error_text(model.errors(point))}")
+    what = f"{len(steps)} published training runs and {len(large)} products"
+    print(f"{what}, {len(model.constants)} constants; start {error_text(model.errors(point))}")
     found = fit(model, point, ROUNDS, LEAST_GAIN, print)
     fitting.show_values(found.values)
     unseen = found.left_out([run.publisher for run in model.runs])
     print(*fitting.group_lines(model.groups(), {"plain": found.errors, "publisher out": unseen}), sep="\n")
     if given.write:
-        fitting.write(found.values, "fit_training.py", f"{len(model.runs)} published training runs")
+        fitting.write(found.values, "fit_training.py", what)
         (fitting.HERE / "accuracy" / "training_constants.csv").write_text(moved_text(found, model), encoding="utf-8")
-        fitting.write_left_out("training", [run.id for run in model.runs], {"error": unseen})
+        fitting.write_left_out("training", [run.id for run in steps], {"error": unseen[: len(steps)]})
 
 
 FELT = 0.02
