@@ -5,8 +5,8 @@ python benchmarks/fit_training.py --write    write the values, and the errors of
 
 Each is a parameter of the calibration or a fitted value of training stacks that several share; none belongs to a row, a
 source or one model of GPU. A row weighs one over the square root of its source's rows. Errors are judged on publishers
-that were left out: releases of one table share their tuning. What a power limit leaves of large products (`PRODUCTS`) was
-measured without a training step around it, and stands beside the runs.
+that were left out: releases of one table share their tuning. What a power limit leaves of large products (`PRODUCTS`)
+was measured without a training step around it, and stands beside the runs.
 """
 
 from __future__ import annotations
