@@ -615,6 +615,7 @@ def test_operations_without_flop_stand_below_the_roofline(page: Page, capsys: py
     [
         "train Llama-3.1-8B --gpu h100 --gpus 8 --tokens 1B",
         "serve Llama-3.1-8B --gpu l40s --rate 2",
+        "serve Llama-3.1-8B --gpu l40s --concurrency 8",
         "memory Llama-3.1-8B --gpu h100 --task serve --concurrency 8",
         "fit gpt2 --gpu l4",
         "roofline gpt2 --gpu l4",
@@ -637,6 +638,8 @@ def test_an_estimate_shows_what_its_command_prints(line: str, page: Page, capsys
         units.format_seconds(found[name]) for name in ("step_s", "ttft_s", "tpot_s", "seconds") if found.get(name)
     ]
     texts += [units.format_seconds(one["tpot_s"]) for one in found.get("formats", []) if one["tpot_s"]]
+    seen = found.get("under_load") or found.get("closed_loop") or {}
+    texts += [units.format_seconds(value) for name in ("ttft_s", "tpot_s") for value in seen.get(name, {}).values()]
     assert texts
     for text in texts:
         expect(results).to_contain_text(text)
@@ -708,6 +711,7 @@ COUNTED = {"#\u00a0▲", "times", "at once", "left out", "Best by cost"}
         "/estimate?question=train&model=Llama-3.1-8B&gpu=h100&gpus=8&tokens=1B",
         "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&rate=2",
         "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&gpus=4&rate=6",
+        "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&concurrency=8",
         "/estimate?question=memory&model=Llama-3.1-8B&gpu=h100&task=serve",
         "/estimate?question=memory&model=Llama-3.1-70B&gpu=h100&task=serve",
         "/estimate?question=fit&model=Llama-3.1-8B&gpu=rtx4090&formats=bf16,awq",

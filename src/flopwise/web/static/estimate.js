@@ -83,7 +83,7 @@ async function drawEstimate(noun, found, place, question) {
   const whole = noun === "memory" ? { memory: found, ...found } : found;
   const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, originOf(noun, found, origin)]);
   const origins = () => ofEstimate(noun, question);
-  const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole, origins), found.breakdown?.length ? time(found, origins) : null, found.breakdown?.length && found.layout?.pp > 1 && found.global_batch ? schedule(found, origins) : null, underLoad(found.under_load));
+  const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole, origins), found.breakdown?.length ? time(found, origins) : null, found.breakdown?.length && found.layout?.pp > 1 && found.global_batch ? schedule(found, origins) : null, underLoad(found.under_load), closedLoop(found.closed_loop));
   const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
   if (roof) cards.append(roof);
   place.append(
@@ -115,13 +115,21 @@ function settings(chosen, laidOut) {
 
 function underLoad(load) {
   if (!load) return null;
-  const isKept = Object.keys(load.ttft_s_low).length > 0; // can be kept up with
-  const latency = (title, key) => [{ title, number: true, cell: (p) => (isKept ? [figure(`${title} at ${p}`, format.seconds(load[key][p])), el("small", {}, interval(`${title} at ${p}`, load[`${key}_low`][p], load[`${key}_high`][p], format.seconds))] : "unbounded") }];
-  return el("section", { class: "card" }, el("h2", {}, `At ${format.plain(load.requests_per_s)} requests/s`), el("p", {}, figure("share of what it sustains", format.percent(load.utilisation_frac)), " of what it sustains."), table("What requests see that arrive at random, with 80 % intervals", [
-    { title: "of requests", cell: (p) => p }, ...latency("TTFT", "ttft_s"), ...(Object.values(load.tpot_s).some(Boolean) ? latency("TPOT", "tpot_s") : []),
-  ], Object.keys(load.ttft_s)));
+  return el("section", { class: "card" }, el("h2", {}, `At ${format.plain(load.requests_per_s)} requests/s`), el("p", {}, figure("share of what it sustains", format.percent(load.utilisation_frac)), " of what it sustains."), percentiles("What requests see that arrive at random, with 80 % intervals", load));
 }
 
+function closedLoop(seen) {
+  return seen ? el("section", { class: "card" }, el("h2", {}, "Users in a closed loop"), percentiles("What all of their requests see, with 80 % intervals", seen)) : null;
+}
+
+/** Latencies by percentile, and their intervals where the replicas keep up. */
+function percentiles(caption, seen) {
+  const isKept = Object.keys(seen.ttft_s_low).length > 0; // can be kept up with
+  const latency = (title, key) => [{ title, number: true, cell: (p) => (isKept ? [figure(`${title} at ${p}`, format.seconds(seen[key][p])), el("small", {}, interval(`${title} at ${p}`, seen[`${key}_low`][p], seen[`${key}_high`][p], format.seconds))] : "unbounded") }];
+  return table(caption, [
+    { title: "of requests", cell: (p) => p }, ...latency("TTFT", "ttft_s"), ...(Object.values(seen.tpot_s).some(Boolean) ? latency("TPOT", "tpot_s") : []),
+  ], Object.keys(seen.ttft_s));
+}
 
 function formats(rows) {
   const of = (name, key, text) => (r) => (r[key] === null || r[key] === undefined ? "-" : figure(`${name} in ${r.weights}`, text(r[key])));
