@@ -30,11 +30,11 @@ def test_training_without_a_measured_run_says_so_in_text_and_json(run: Run, gpu:
     line = f"train gpt2 --gpu {gpu} --precision fp32 --seq 1024 --global-batch 8 --micro-batch 1 --tokens 1M"
     line = f"{line} --stack hf-trainer --recompute none"  # what is left open would widen each device's differently
     _, out, _ = run(line)
-    assert "no measured run on this architecture" in out
+    assert "no measured run of this kind on this architecture" in out
     _, out, _ = run(f"{line} --json")
     found = json.loads(out)
     assert found["interval"]["architecture_rows"] == 0
-    assert "no measured run on this architecture" in found["interval"]["evidence"]
+    assert "no measured run of this kind on this architecture" in found["interval"]["evidence"]
     _, out, _ = run(f"{line.replace(gpu, 'a100-80gb')} --json")
     seen = json.loads(out)
     assert 0 < seen["interval"]["architecture_rows"] < seen["interval"]["rows"]

@@ -48,8 +48,8 @@ def test_no_band_of_another_maker_is_narrower_than_an_h100s(name: str, what: str
 def test_training_on_an_architecture_that_nobody_measured_is_wider_and_says_so(name: str) -> None:
     band, seen = device(name), device("A100-SXM-80")
     assert band.family_rows == 0
-    assert band.evidence.startswith("no measured run on this architecture")
-    assert "no measured run on this architecture" in band.source
+    assert band.evidence.startswith("no measured run of this kind on this architecture")
+    assert "no measured run of this kind on this architecture" in band.source
     measured = FACTS.calibration.measured["training"]
     assert band.spread == pytest.approx(measured.family_out)
     assert width(band) == pytest.approx(measured.family_out * width(seen))

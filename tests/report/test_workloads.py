@@ -110,7 +110,8 @@ def test_a_workload_without_figures_says_nothing() -> None:
 def test_what_no_measurement_stands_behind_is_said() -> None:
     """How the interval of whole answers comes about always; an architecture where none of its runs was measured."""
     plain = workload()
-    bare = workload("staging", best=plain.best | {"gpu": "T4", "evidence": "no measured run on this architecture (x)"})
+    unseen = "no measured run of this kind on this architecture (x)"
+    bare = workload("staging", best=plain.best | {"gpu": "T4", "evidence": unseen})
     texts = [b.text for b in expected_figures(assessment(workloads=[plain, bare])) if isinstance(b, Text)]
     assert "computed from those of TTFT and TPOT" in texts[0]
     with SERVING_ROWS.open(encoding="utf-8") as rows:

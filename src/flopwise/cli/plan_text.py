@@ -50,7 +50,7 @@ SERVED = {"ttft_s": "ttft", "tpot_s": "tpot", "e2e_s": "latency"}
 """Latencies, and the targets that say at which percentile they are held."""
 WITHOUT_FIRST = ("encode", "batch")
 """Tasks without a first token: an encoder has none, and the requests of a batch wait for one another."""
-UNMEASURED = "no measured run on this architecture"
+UNMEASURED = "no measured run of this kind on this architecture"
 """How the evidence of such a candidate begins."""
 OLD_DAYS = 180
 """Prices older than that are marked."""

@@ -50,7 +50,7 @@ class ErrorBand(ErrorQuantiles):
         if self.family_rows is None:
             return f"{self.rows:,} measured runs"
         if not self.family_rows:
-            return f"no measured run on this architecture ({self.family})"
+            return f"no measured run of this kind on this architecture ({self.family})"
         return f"{self.family_rows:,} of {self.rows:,} measured runs on this architecture ({self.family})"
 
     @property
