@@ -642,7 +642,7 @@ class ReadsSpec(Spec):
         "--token-bytes", options.BYTES, "Bytes per stored token (default: 2, or 4 above 65,536 words).")
     # fmt: on
 
-    def reads(self, model: Model, facts: Facts) -> Reads | None:
+    def reads(self, model: Model, seq_len: int, facts: Facts) -> Reads | None:
         """The bandwidth of storage for training `model`; None where no storage is given.
 
         Raises:
@@ -657,13 +657,14 @@ class ReadsSpec(Spec):
 
         if self.storage is not None and self.storage_bandwidth is not None:
             raise OptionError("storage_bandwidth", "a kind of storage is given as well; give one of them")
-        each = self.token_bytes or stored_token_bytes(model)
+        each = self.token_bytes or stored_token_bytes(model, seq_len)
         if self.storage_bandwidth is not None:
             return Reads(storage="given", bytes_per_s=self.storage_bandwidth, token_bytes=each)
         row = facts.storage(self.storage or "")
         return Reads(
-            storage=row.name, bytes_per_s=row.read_bytes_per_s, token_bytes=each, origin=row.source, date=row.date
-        )
+            storage=row.name, bytes_per_s=row.read_bytes_per_s, total_bytes_per_s=row.total_read_bytes_per_s,
+            token_bytes=each, origin=row.source, date=row.date,
+        )  # fmt: skip
 
 
 def usual_batch_tokens(model: Model) -> float:
