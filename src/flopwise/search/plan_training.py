@@ -119,7 +119,7 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
     split_model(model, first.frozen)
     if first.lora is not None:
         trainable_parameters(model, first.lora)
-    return () if model.stacks[0].tokens_per_sample is not None else check_length(model, int(first.seq_len))
+    return check_length(model, int(first.seq_len))
 
 
 def plan_training(

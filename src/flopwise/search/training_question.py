@@ -85,7 +85,9 @@ def _layers_answer(
     storage, tokens = reads.reads(architecture, seq_len, facts), _run_tokens(data, recipe, run)
     conditions, notes = run.conditions(cluster, facts)
     notes = (*batch_note, *why, *notes, *device_notes, *(run.write_assumptions if tokens is not None else ()))
-    notes += data.length_note(seq_len) + stack_notes(layout, recipe.stack, facts.stacks.values(), cluster.accelerator)
+    notes += data.length_note(architecture, seq_len) + stack_notes(
+        layout, recipe.stack, facts.stacks.values(), cluster.accelerator
+    )
     job = TrainJob(
         model=architecture, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage,
         conditions=conditions,

@@ -169,8 +169,12 @@ class DataSpec(Spec):
         stated = self.seq or self.packing or model.stacks[0].tokens_per_sample
         return frozenset() if stated else frozenset({"sequence length"})
 
-    def length_note(self, seq_len: int) -> tuple[str, ...]:
+    def length_note(self, model: Model, seq_len: int) -> tuple[str, ...]:
         """The assumption on the length of sequences."""
+        fixed = model.stacks[0].tokens_per_sample
+        if fixed is not None:
+            text = f"{model.name} encodes every sample as {fixed:,} tokens, whatever length is given"
+            return () if self.seq in (None, fixed) else (text,)
         return () if self.seq else (f"sequences of {seq_len:,} tokens by default ({_spelling('seq')} sets it)",)
 
     def run_tokens(self, sample_tokens: float | None) -> float | None:
