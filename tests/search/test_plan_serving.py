@@ -176,3 +176,9 @@ def test_machines_of_another_target_have_all_their_devices() -> None:
         assert instances == found.get("tp", 1) * found.get("pp", 1) * found.get("dp", 1) * replicas
         degrees.append(found.get("pp", 1))
     assert max(degrees) > 1
+
+
+def test_a_miss_of_the_price_an_hour_is_said_in_words() -> None:
+    answer = planned("Llama-3.1-8B", constraints={"gpus": ["l40s"], "max_usd_per_hour": 0.5})
+    assert not answer.plans
+    assert ", whose price per hour is " in answer.verdict
