@@ -185,13 +185,13 @@ def _candidates(rows: list[Candidate], plan: Plan, paper: Screen) -> Iterator[st
     headers += [">per hour", cost, ">energy", ">meets"]
     cells, notes = [], dict[str, list[int]]()
     for c in rows:
-        bought = "" if c.purchase == "on_demand" or c.hosted else f" {c.purchase.replace('_', ' ')}"
-        where = (c.rank, f"{c.machines}{bought}", c.region, None if c.hosted else f"{c.num_gpus} x {c.gpu}")
+        bought = "" if c.purchase == "on_demand" or c.is_hosted else f" {c.purchase.replace('_', ' ')}"
+        where = (c.rank, f"{c.machines}{bought}", c.region, None if c.is_hosted else f"{c.num_gpus} x {c.gpu}")
         energy = None if c.energy_joules is None else units.format_joules(c.energy_joules)
-        hourly = None if c.hosted else units.format_usd(c.usd_per_hour)
+        hourly = None if c.is_hosted else units.format_usd(c.usd_per_hour)
         paid = (hourly, units.format_usd(c.cost_usd), energy, c.likely)
         cells.append(
-            (*where, None if c.hosted else layout(c), *(_latency(c, *t[1:]) for t in times), _memory(c), *paid)
+            (*where, None if c.is_hosted else layout(c), *(_latency(c, *t[1:]) for t in times), _memory(c), *paid)
         )
         if note := _note(c):
             notes.setdefault(note, []).append(c.rank)
@@ -219,7 +219,7 @@ def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str
 def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
     """The run's time or that of its start, an estimated latency, or a percentile of the simulated ones."""
     value = c.start_s if figure == "start" else c.figures.get(figure) if figure else c.seconds
-    value = None if c.hosted else value
+    value = None if c.is_hosted else value
     if percentile is not None:
         value = None if c.simulated is None else getattr(c.simulated, figure).get(percentile)
     return None if value is None else units.format_seconds(value)
@@ -274,9 +274,9 @@ def layout(c: Candidate) -> str:
 
 def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     """The best plan in full."""
-    bought = "" if best.hosted else f" ({best.region}), {best.purchase.replace('_', ' ')}"
+    bought = "" if best.is_hosted else f" ({best.region}), {best.purchase.replace('_', ' ')}"
     rows: list[tuple[str, Any]] = [("best plan", f"{best.machines}{bought}")]
-    if not best.hosted:
+    if not best.is_hosted:
         rows += [("layout", _layout_text(best.layout, plan.task)), ("price", _price(best))]
     rows += _interval_rows(best, plan)
     if best.start_s:

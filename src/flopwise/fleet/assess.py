@@ -255,7 +255,7 @@ def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
         if chosen.job.ends
         else f"{format_number(hours, 4)} h a month"
     )
-    of = "its tokens" if chosen.option.candidate.hosted else "these machines"
+    of = "its tokens" if chosen.option.candidate.is_hosted else "these machines"
     return msgspec.structs.replace(
         plan,
         cost_scope=f"{plan.cost_scope}; the fleet pays for {times}, {format_usd(usd, 2)} for {of}",

@@ -59,7 +59,7 @@ def _choice(plan: Plan, best: Candidate) -> Iterator[Block]:
 
 def _time(best: Candidate, title: str) -> Iterator[Tile]:
     """The time of a run or a request, with its interval; none of an API."""
-    if best.hosted:
+    if best.is_hosted:
         return
     ends = best.ends("seconds")
     interval = "" if ends is None else f"80 % interval {format_seconds(ends[0])} to {format_seconds(ends[1])}"
@@ -77,7 +77,7 @@ def _devices(best: Candidate) -> Iterator[Tile]:
 
 def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
     """Machines, layout, price and evidence of a plan."""
-    if best.hosted:
+    if best.is_hosted:
         yield "Host.", sentence(f"{best.machines}, paid per token")
     else:
         where = f"{best.machines} in {best.region}, {purchase_text(best.purchase)}"
@@ -111,7 +111,7 @@ def _others(plan: Plan, rows: list[Candidate]) -> Iterator[Block]:
         return
     drawn = [
         Bar(
-            c.machines if c.hosted else f"{c.num_gpus:,} x {c.gpu}, {c.provider}",
+            c.machines if c.is_hosted else f"{c.num_gpus:,} x {c.gpu}, {c.provider}",
             c.cost_usd,
             usd(c.cost_usd),
             *(c.ends("cost_usd") or ()),
@@ -125,9 +125,9 @@ def _others(plan: Plan, rows: list[Candidate]) -> Iterator[Block]:
          ">chance", "price date"],
         [
             (
-                str(c.rank), c.machines if c.hosted else f"{c.machines} ({c.num_gpus:,} x {c.gpu})", c.region,
-                purchase_text(c.purchase), layout(c.layout), "-" if c.hosted else format_seconds(c.seconds),
-                dash(c.memory_frac, partial(format_percent, digits=0)), "-" if c.hosted else hourly(c.usd_per_hour),
+                str(c.rank), c.machines if c.is_hosted else f"{c.machines} ({c.num_gpus:,} x {c.gpu})", c.region,
+                purchase_text(c.purchase), layout(c.layout), "-" if c.is_hosted else format_seconds(c.seconds),
+                dash(c.memory_frac, partial(format_percent, digits=0)), "-" if c.is_hosted else hourly(c.usd_per_hour),
                 usd(c.cost_usd),
                 dash(c.energy_joules, format_joules), c.likely or "-", c.price_date or "-",
             )

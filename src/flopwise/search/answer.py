@@ -132,14 +132,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return format_chance(min(self.meets.values())) if self.meets else None
 
     @property
-    def hosted(self) -> bool:
+    def is_hosted(self) -> bool:
         """True of an API: devices, time and price an hour are its host's alone."""
         return self.purchase == "api"
 
     @property
     def machines(self) -> str:
         """The machines as text, or the API."""
-        if self.hosted:
+        if self.is_hosted:
             return f"the API of {self.provider}, {self.instance}"
         return f"{self.num_instances:,} x {self.provider} {self.instance}"
 
@@ -361,7 +361,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
             return "No offer can run this workload."
         best = (self.plans or self.misses)[0]
         bought = "" if best.purchase == "on_demand" else f" {best.purchase.replace('_', ' ')}"
-        machines = best.machines if best.hosted else f"{best.machines}{bought} ({best.num_gpus:,} x {best.gpu})"
+        machines = best.machines if best.is_hosted else f"{best.machines}{bought} ({best.num_gpus:,} x {best.gpu})"
         if not self.plans:
             target, times = max(best.shortfall.items(), key=lambda item: item[1], default=("", 0.0))
             what = LIMITED.get(target, target)
@@ -384,7 +384,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
             loaded = {"requests_per_s", "trace"} & (self.workload.get("traffic") or {}).keys()
             request = f"whole request {self.percentile('latency')}" if loaded else "whole request"
             sure = f"; {request} {format_seconds(best.seconds)} {format_interval(*time, format_seconds)}"
-        return f"{machines}: {cost}{f', done in {done}' if runs and not best.hosted else ''}{sure}."
+        return f"{machines}: {cost}{f', done in {done}' if runs and not best.is_hosted else ''}{sure}."
 
     def percentile(self, target: str) -> str:
         """The percentile of a latency by its target; p95 in a plan of a file that has none."""
