@@ -490,3 +490,11 @@ def test_no_token_follows_an_answer_of_one(run: Run, document: Callable[[str], d
     assert "output tokens" in shown
     for word in ("TPOT", "per user", "time per token"):
         assert word not in shown
+
+
+def test_the_line_below_a_comparison_of_an_encoder_can_be_run(run: Run) -> None:
+    code, out, _ = run("compare bge-large-en-v1.5 --tokens-per-month 5B --no-simulate --way open --gpu l4")
+    assert code == 0
+    [line] = re.findall(r"^  flopwise (plan .*)$", out, re.MULTILINE)
+    assert "--output" not in line
+    assert run(f"{line} --no-simulate")[0] == 0
