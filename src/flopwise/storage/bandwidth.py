@@ -27,6 +27,7 @@ from flopwise.training.layout import Recipe
 from flopwise.training.sample_rate import DeviceRate, device_rate, rate_band, share_rate
 from flopwise.training.sampled_memory import PARAMETER_BYTES, saved_bytes, state_bytes
 from flopwise.training.samples import (
+    TEXT_ONLY,
     SampledWorkload,
     benchmark_and_model,
     num_parameters,
@@ -378,7 +379,8 @@ def _sampled_workload(model: Model | str | None, sample: SampleSpec, source: Sou
     for name, value in given.items():
         if not 0 < value < float("inf"):
             raise SpecError(f"{name} {value}; give a finite number above 0")
-    return replace(work, **given)  # type: ignore[arg-type]  # fields by name
+    notes = tuple(note for note in work.notes if note != TEXT_ONLY or "sample_bytes" not in given)
+    return replace(work, notes=notes, **given)  # type: ignore[arg-type]  # fields by name
 
 
 def _machine_notes(cluster: Cluster, origin: str) -> tuple[str, ...]:
