@@ -100,8 +100,8 @@ def test_the_bill_is_tokens_times_prices(answer: Assessment) -> None:
 
 
 def test_each_workload_takes_what_is_cheapest(answer: Assessment) -> None:
-    for row in answer.is_hosted:
-        mine = [r for r in answer.is_hosted if r["workload"] == row["workload"]]
+    for row in answer.hosted:
+        mine = [r for r in answer.hosted if r["workload"] == row["workload"]]
         least = min(r["usd_per_month"] for r in mine)
         taken = [r for r in mine if r["taken"]]
         if least < row["machines_usd_per_month"]:
@@ -114,7 +114,7 @@ def test_the_break_even_volume_is_where_bills_meet(facts: Facts) -> None:
     """At the volume told, the API costs what the machine does; L40S by the hour, at a small volume."""
     even = HELP | {"traffic": {key: value for key, value in HELP["traffic"].items() if key != "peak"}}
     answer = assess(fleet(even), facts, scenarios=0)
-    found = [r for r in answer.is_hosted if r["break_even_tokens"] is not None]
+    found = [r for r in answer.hosted if r["break_even_tokens"] is not None]
     assert found
     prices = {p.provider: p for p in FACTS.hosted_for("Llama-3.1-8B")}
     cheapest_last = sorted(facts.offers, key=lambda o: -(o.on_demand_usd_per_hour or 0))
