@@ -149,3 +149,21 @@ def test_hits_of_caches() -> None:
     assert storage.hit_frac(20.0, 100.0, 2, shuffle="none", policy="lru") == 0.0
     assert storage.hit_frac(50.0, 100.0, 2, shuffle="none", policy="lru") == 1.0
     assert storage.hit_frac(30.0, 100.0, 512, shuffle="global", policy="lru") == pytest.approx(0.3)
+
+
+def test_nodes_share_what_an_account_gives() -> None:
+    """Azure: 50 Gbit/s leave a storage account, whatever the number of clients; one node alone may take all of it."""
+    for gpus, nodes in ((8, 1), (1024, 128)):
+        found = flopwise.io("resnet50", gpu="h100", gpus=gpus, storage=("azure-blob", "s3"))
+        assert found.num_nodes == nodes
+        rates = {each.name: each.read_bytes_per_s for each in found.deliveries}
+        assert rates["azure-blob"] == pytest.approx(6.25e9 / nodes)
+        assert rates["s3"] == 8e9
+
+
+def test_images_beside_the_text_are_not_in_a_sample() -> None:
+    for model, seeing in (("Qwen2-VL-7B", True), ("Llama-3.1-8B", False), ("CLIP ViT-L/14", False)):
+        found = flopwise.io(model, gpu="h100", efficiency=0.4)
+        assert any("samples are text only" in note for note in found.assumptions) == seeing
+    given = flopwise.io("Qwen2-VL-7B", gpu="h100", efficiency=0.4, sample_bytes=2e6)
+    assert not any("samples are text only" in note for note in given.assumptions)

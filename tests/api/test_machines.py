@@ -57,3 +57,11 @@ def test_software_of_before_flash_attention_writes_its_scores() -> None:
     told = train_answer("GPT-3-175B", **asked, stack="megatron-2021", attention="flash")
     assert told.estimate.step_s < found.estimate.step_s
     assert train_answer("GPT-3-175B", **asked, stack="megatron-te").estimate.job.recipe.attention == "flash"
+
+
+@pytest.mark.parametrize(("per_node", "inside"), [(1, False), (2, True)])
+def test_links_inside_a_node_are_of_no_account_where_it_has_one_device(per_node: int, inside: bool) -> None:
+    found = train_answer("Llama-3.2-1B", gpu="rtx-4090", gpus=4, seq=1024, gpus_per_node=per_node)
+    assert any("devices of a node pass through the host's memory" in note for note in found.assumptions) == inside
+    settings = dict(found.settings)
+    assert settings["accelerators"].endswith(f"{per_node} per node" + ", pcie-host inside" * inside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -184,3 +185,25 @@ def test_better_devices_never_make_a_simulated_service_slower(load: dict[str, An
             effect = one.effects[figure]
             assert effect is not None
             assert effect <= 1.0 + 1e-9, (one.change, figure)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [
+        ("Llama-3.1-8B", {"gpu": "h100", "task": "train", "micro_batch": 4, "seq": 8192, "recompute": "none"}),
+        ("Mixtral-8x7B", {"gpu": "a100", "task": "train", "dp": 8, "ep": 8, "seq": 4096, "recompute": "none"}),
+        ("Llama-3.1-70B", {"gpu": "l40s", "task": "serve", "context": "32k", "concurrency": 16}),
+        ("Llama-3.1-8B", {"gpu": "h100", "task": "serve", "context": "128k", "concurrency": 8}),
+        ("whisper-large-v3", {"gpu": "t4", "task": "serve", "concurrency": 200}),
+    ],
+)
+def test_the_gpus_of_the_verdict_hold_what_was_asked(model: str, asked: dict[str, Any]) -> None:
+    verdict = flopwise.memory(model, **asked).verdict
+    found = re.search(r"(\d+) GPUs \(([^.]+)\)\.$", verdict)
+    assert found, verdict
+    degrees = {name: int(value) for name, value in re.findall(r"(dp|tp|pp) (\d+)", found[2])}
+    assert math.prod(degrees.values()) == int(found[1])
+    other = {"dp": 1, "ep": 1} | degrees if asked["task"] == "train" else degrees
+    wider = flopwise.memory(model, **(asked | other | ({"fsdp": True} if "FSDP" in found[2] else {})))
+    assert wider.fits, wider.verdict
+    assert "GPUs (" not in wider.verdict

@@ -474,3 +474,27 @@ def test_memory_of_a_context_is_that_of_serving(document: Callable[[str], dict[s
     assert flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", context=8192).task == "serve"
     assert flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", weights="fp8").task == "serve"
     assert flopwise.memory("Llama-3.1-8B", gpu="a100-80gb", dp=8).task == "train"
+
+
+@pytest.mark.parametrize("load", ["--rate 8", "--concurrency 8"])
+def test_no_token_follows_an_answer_of_one(run: Run, document: Callable[[str], dict[str, Any]], load: str) -> None:
+    line = f"serve Llama-3.1-8B --gpu h100-sxm-80gb --input 100 --output 1 {load}"
+    found, (code, out, _) = document(line), run(line)
+    assert code == 0
+    assert (found["tpot_s"], found["tpot_s_low"], found["tokens_per_s_per_user"]) == (None, None, None)
+    seen = found["under_load"] or found["closed_loop"]
+    assert set(seen["tpot_s"].values()) == {None}
+    assert seen["ttft_s"]["p95"] > 0
+    shown = out.partition("Assumptions")[0]
+    assert "TTFT" in shown
+    assert "output tokens" in shown
+    for word in ("TPOT", "per user", "time per token"):
+        assert word not in shown
+
+
+def test_the_line_below_a_comparison_of_an_encoder_can_be_run(run: Run) -> None:
+    code, out, _ = run("compare bge-large-en-v1.5 --tokens-per-month 5B --no-simulate --way open --gpu l4")
+    assert code == 0
+    [line] = re.findall(r"^  flopwise (plan .*)$", out, re.MULTILINE)
+    assert "--output" not in line
+    assert run(f"{line} --no-simulate")[0] == 0

@@ -57,3 +57,10 @@ def test_the_default_of_checkpoints_is_a_parallel_file_system() -> None:
     assert all(
         (kind.total_write_bytes_per_s or 1e30) >= (kind.write_bytes_per_s or 0) for kind in FACTS.storage_kinds.values()
     )
+
+
+def test_limits_of_the_whole_store_on_reads() -> None:
+    """Azure scalability targets: 50 Gbit/s out of an account; Amazon EFS quotas: 60 GiB/s of a file system."""
+    assert FACTS.storage("azure-blob").total_read_bytes_per_s == 50e9 / 8
+    assert FACTS.storage("efs").total_read_bytes_per_s == pytest.approx(60 * 2**30, rel=1e-3)
+    assert all((kind.total_read_bytes_per_s or 1e30) >= kind.read_bytes_per_s for kind in FACTS.storage_kinds.values())

@@ -88,7 +88,7 @@ def test_several_devices_on_pcie_are_placed_under_one_switch() -> None:
 def test_the_corpus_is_stored_at_the_price_of_its_provider() -> None:
     # gpt2's vocabulary of 50,257 has ids of 2 bytes: 2e9 tokens are 4 GB, as text 8 GB
     (note,) = of("corpus", TRAIN | {"constraints": {"providers": ["aws"], "gpus": ["A10G"]}})
-    assert "3.73 GiB as ids of 2 bytes and about 7.45 GiB as text" in note.text
+    assert "3.73 GiB as ids of 2 bytes, about 7.45 GiB as text" in note.text
     price = load_facts().volume_prices["aws", "storage"]
     assert f"${12e9 * price.tiers[0][1]:.2f} a month" in note.text
 

@@ -13,8 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flopwise.cli.plan_text import blocks
+from flopwise.cli.render import Screen
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts, load_facts
+from flopwise.fleet.assess import assess as assess_with_plans
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.model import PlannedWorkload
 from flopwise.fleet.offers import monthly_tokens
@@ -22,6 +25,8 @@ from flopwise.fleet.outlook import Z90, scaled_workload
 from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.read import fleet_from
 from flopwise.fleet.spec import MonthSpreads, Quota
+from flopwise.report.pages import html
+from flopwise.report.plan_page import plan_document
 from named import FACTS
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -223,3 +228,19 @@ def test_apis_take_workloads_whole(jobs: list[tuple[int, int, int]], spare: int)
     found = allocate(options, demands, rules, gap=0.0)
     assert found.usd == pytest.approx(min(costs))
     assert all(t.count == 1 for t in found.taken if t.option.purchase == "api")
+
+
+def test_the_plan_of_an_api_has_the_cost_of_one_run_and_no_devices(facts: Facts) -> None:
+    """30 runs a month of 2,000 requests: a thirtieth of the tokens that the bill pays."""
+    assessed = assess_with_plans(fleet(HELP, NIGHT), facts, scenarios=200, today="2026-11-21")
+    plans, bill = assessed.plans, {row.workload: row.usd_per_month for row in assessed.assessment.allocation}
+    for name, runs in (("help", 1), ("night", 30)):
+        best = plans[name].plans[0]
+        assert best.is_hosted
+        assert best.cost_usd * runs == pytest.approx(bill[name])
+        texts = [*blocks(plans[name], Screen(), 10), html(plan_document(plans[name], name))]
+        for text in texts:
+            assert "0.00 µs" not in text
+            assert "0 x " not in text.replace("10 x ", "")
+            assert f"the API of {best.provider}" in text or "API" not in text
+        assert plans[name].verdict.startswith(f"the API of {best.provider}, {best.instance}: ")

@@ -138,3 +138,47 @@ def test_the_verdict_of_a_hopeless_target_is_without_powers_of_ten() -> None:
     """It was 3.21e+05 times its limit."""
     hopeless = flopwise.plan("gpt2", task="serve", rate=1, gpu="h100", provider="lambda", latency="1us")
     assert re.search(r"whose latency is \d+,\d{3} times its limit\.$", hopeless.verdict), hopeless.verdict
+
+
+def test_half_a_batch_takes_what_that_batch_takes() -> None:
+    """15 sequences of an H100's memory beside 70 GB of weights: seven fit as well, and thirty do not."""
+    answer = planned("Llama-3.1-70B", constraints={"instances": ["p5.4xlarge"]}, targets={"tpot": {"p95": "50ms"}})
+    by_name, best = {lever.change: lever for lever in answer.levers}, answer.plans[0].layout
+    half = by_name["half the batch"]
+    alone = flopwise.serve(
+        "Llama-3.1-70B", instance="p5.4xlarge", weights=best["weights"], kv_dtype=best["kv_dtype"], rate=0.5,
+        input=500, output=100, max_batch=best["max_batch"] // 2, simulate=False,
+    )  # fmt: skip
+    assert half.changed is not None
+    assert half.changed.memory_bytes == pytest.approx(alone.memory.per_gpu_bytes, rel=1e-6)
+    twice = by_name["twice the batch"]
+    assert not twice.fits
+    assert f"batches end at {best['max_batch']} there" in twice.note
+
+
+def test_batches_of_an_encoder_end_at_its_engine() -> None:
+    traffic = {"requests_per_s": 500, "input_tokens": 300}
+    answer = planned("bge-large-en-v1.5", task="encode", traffic=traffic, constraints={"gpus": ["rtx-a5000"]})
+    by_name = {lever.change: lever for lever in answer.levers}
+    assert by_name["half the batch"].fits
+    assert "the engine's limit" in by_name["twice the batch"].note
+
+
+def test_machines_of_another_target_have_all_their_devices() -> None:
+    answer = planned(
+        "Llama-3.1-70B", traffic={"requests_per_s": 5, "input_tokens": 1000, "output_tokens": 300},
+        constraints={"instances": ["p5.4xlarge"]}, targets={"tpot": {"p95": "50ms"}},
+    )  # fmt: skip
+    degrees = []
+    for text in filter(None, (row.instead for row in answer.target_costs)):
+        found = {name: int(value) for name, value in re.findall(r", (tp|pp|dp) (\d+)", text)}
+        instances, replicas = (int(n) for pair in re.findall(r"^(\d+) x|(\d+) replica", text) for n in pair if n)
+        assert instances == found.get("tp", 1) * found.get("pp", 1) * found.get("dp", 1) * replicas
+        degrees.append(found.get("pp", 1))
+    assert max(degrees) > 1
+
+
+def test_a_miss_of_the_price_an_hour_is_said_in_words() -> None:
+    answer = planned("Llama-3.1-8B", constraints={"gpus": ["l40s"], "max_usd_per_hour": 0.5})
+    assert not answer.plans
+    assert ", whose price per hour is " in answer.verdict

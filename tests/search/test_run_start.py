@@ -24,6 +24,7 @@ from flopwise.search.serving_option import serving_options
 from flopwise.search.workload_file import workload_from
 from flopwise.training.start import training_start_s
 from flopwise.units import format_seconds
+from named import recipe_with
 
 FACTS = load_facts(None)
 SHORT = {"model": "gpt2", "task": "pretrain", "data": {"tokens": "100M", "seq_len": 1024, "global_batch": 16}}
@@ -32,13 +33,22 @@ SHORT = {"model": "gpt2", "task": "pretrain", "data": {"tokens": "100M", "seq_le
 def test_the_start_of_a_training_run_by_hand() -> None:
     """60 s of boot, 270 of image, 24 of imports; 2.35 a layer if compiled; 2 or 4 bytes a token, 8 GB/s."""
     model = FACTS.model("gpt2")
-    compiled = training_start_s(model, "fsdp-compile", 100e6, 1.0, FACTS, pretrained=False)
+    fused = recipe_with(stack="fsdp-compile", seq_len=1024)
+    compiled = training_start_s(model, fused, 100e6, 1.0, FACTS, pretrained=False)
     assert compiled == pytest.approx(60 + 270 + 24 + 12 * 2.35 + 200e6 / 8e9)
-    eager = training_start_s(model, "hf-trainer", 100e6, 2.0, FACTS, pretrained=False)
+    eager = training_start_s(model, recipe_with(stack="hf-trainer", seq_len=1024), 100e6, 2.0, FACTS, pretrained=False)
     assert eager == pytest.approx(60 + 270 + 24 + 100e6 / 8e9)
-    wide = training_start_s(FACTS.model("Llama-3-8B"), "hf-trainer", 10e9, 2.0, FACTS, pretrained=False)
+    wide = training_start_s(
+        FACTS.model("Llama-3-8B"), recipe_with(stack="hf-trainer", seq_len=1024), 10e9, 2.0, FACTS, pretrained=False
+    )
     assert wide == pytest.approx(354 + 20e9 / 8e9), "128,256 ids need four bytes"
-    tuned = training_start_s(FACTS.model("Llama-7B"), "hf-trainer", 0.0, 1.0, FACTS, pretrained=True)
+    images = training_start_s(
+        FACTS.model("ViT-L/16"), recipe_with(stack="hf-trainer", seq_len=197), 1e9, 1.0, FACTS, pretrained=False
+    )
+    assert images == pytest.approx(354 + 768e9 / 8e9), "a patch has 16 x 16 pixels of three bytes"
+    tuned = training_start_s(
+        FACTS.model("Llama-7B"), recipe_with(stack="hf-trainer", seq_len=1024), 0.0, 1.0, FACTS, pretrained=True
+    )
     assert tuned == pytest.approx(354 + 2 * 6_738_415_616 / 850e6)
 
 

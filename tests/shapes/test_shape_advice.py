@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -240,3 +241,12 @@ def test_a_pass_of_a_vision_model_takes_what_a_request_takes(name: str, tokens: 
     around = 2e-3  # the estimate has one block of what stands before and after the layers
     assert answer.kernels_s == pytest.approx(answer.pass_s, rel=around)
     assert any(o.name.startswith("text/") for o in answer.operations) == name.startswith("CLIP")
+
+
+def test_software_that_saves_elsewhere_is_not_praised_for_its_memory_bound_operations() -> None:
+    found = advise("Llama-3.1-8B", gpu="h100", batch=2, seq=4096)
+    [why] = [one.why for one in found.advice if one.what == "software"]
+    assert "instead of" not in why
+    assert re.match(
+        r"faster attention kernel, launches and overlap; memory-bound operations take [\d.]+ ms longer$", why
+    )

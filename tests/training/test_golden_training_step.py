@@ -695,6 +695,8 @@ def test_reading_the_data() -> None:
         TrainJob(model=asked.model, recipe=asked.recipe, layout=asked.layout, cluster=asked.cluster, reads=reads)
     )
     assert dict(found.breakdown)["storage_io"] == exactly(9 * other)
+    shared = replace(found.job, reads=replace(reads, total_bytes_per_s=rate))  # the two nodes get what one can take
+    assert dict(estimate(shared).breakdown)["storage_io"] == exactly(19 * other)
 
 
 def test_messages_of_zero_3_are_slow_between_nodes_alone() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+import flopwise
 from flopwise.cost.cluster import cluster
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
@@ -14,7 +15,7 @@ from flopwise.training.explain import train_figure
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout
 from flopwise.training.step_table import tower_items
-from named import FACTS, recipe_with
+from named import FACTS, recipe_with, train_answer
 
 H100 = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8)
 
@@ -96,3 +97,17 @@ def test_towers_that_text_does_not_run_take_weights_alone() -> None:
     assert float(items["weights"]) / float(fewer["weights"]) == pytest.approx(parameters(whole) / parameters(text))
     assert any("text only" in told and "vision" in told for told in found.assumptions)
     assert not any("text only" in told for told in alone.assumptions)
+
+
+@pytest.mark.parametrize("name", ["CLIP ViT-L/14", "SigLIP base (224)", "ViT-L/16"])
+def test_images_fix_the_length(name: str) -> None:
+    """CLIP's table of 77 positions is of its text tower: it bounds no image of 257 patches."""
+    patches = load_model(name).stacks[0].tokens_per_sample
+    plain, other = (train_answer(name, gpu="h100", gpus=8, samples=1e6, seq=seq) for seq in (None, 512))
+    assert plain.estimate.job.recipe.seq_len == patches
+    assert other.estimate.step_s == plain.estimate.step_s
+    text = f"encodes every sample as {patches} tokens, whatever length is given"
+    assert any(text in note for note in other.assumptions)
+    assert not any("--seq" in note or text in note for note in plain.assumptions)
+    memory = flopwise.memory(name, gpu="h100", task="train", micro_batch=4, seq=512)
+    assert any(text in note for note in memory.assumptions)

@@ -180,7 +180,7 @@ def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], 
                 return dict.fromkeys(HEADLINES), NO_ROOM
             figures = (
                 one.ttft_s.value,
-                None if one.tpot_s is None else one.tpot_s.value,
+                None if one.further_token_s is None else one.further_token_s.value,
                 (one.output_tokens_per_s or one.throughput).value / one.num_gpus,
                 float(one.max_concurrency),
                 one.usd_per_million_output_tokens,

@@ -75,6 +75,7 @@ def _step_memory(
     spec = spec if chip is None else spec.on(chip, facts)
     wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
+    notes = (*notes, *(() if data.seq is None else data.length_note(model, seq_len)))
     check_layout(layout, model, recipe)
     check_routing(model, recipe, layout)
     on_gpus: list[Setting] = []
@@ -92,7 +93,7 @@ def _step_memory(
         layout,
         chip,
         facts,
-        seq_given=data.seq is not None,
+        seq_given=data.seq is not None or model.stacks[0].tokens_per_sample is not None,
         open_settings=open_settings,
         on_gpus=on_gpus,
     )

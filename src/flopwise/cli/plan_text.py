@@ -36,7 +36,8 @@ LABELS = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "whole request", "output_tokens_per_s": "output tokens/s",
     "requests_per_s_capacity": "requests/s it sustains", "busy_frac": "share of what it sustains",
     "usd_per_million_tokens": "per million tokens", "usd_per_session": "per session",
-    "prompt_found_frac": "prompts found in caches",
+    "prompt_found_frac": "prompts found in caches", "input_tokens_per_month": "input tokens a month",
+    "output_tokens_per_month": "output tokens a month",
 }  # fmt: skip
 """How the figures of a candidate are called on the screen."""
 LAYOUT_NAMES = {
@@ -184,11 +185,14 @@ def _candidates(rows: list[Candidate], plan: Plan, paper: Screen) -> Iterator[st
     headers += [">per hour", cost, ">energy", ">meets"]
     cells, notes = [], dict[str, list[int]]()
     for c in rows:
-        bought = "" if c.purchase == "on_demand" else f" {c.purchase.replace('_', ' ')}"
-        where = (c.rank, f"{c.num_instances} x {c.provider} {c.instance}{bought}", c.region, f"{c.num_gpus} x {c.gpu}")
+        bought = "" if c.purchase == "on_demand" or c.is_hosted else f" {c.purchase.replace('_', ' ')}"
+        where = (c.rank, f"{c.machines}{bought}", c.region, None if c.is_hosted else f"{c.num_gpus} x {c.gpu}")
         energy = None if c.energy_joules is None else units.format_joules(c.energy_joules)
-        paid = (units.format_usd(c.usd_per_hour), units.format_usd(c.cost_usd), energy, c.likely)
-        cells.append((*where, layout(c), *(_latency(c, *t[1:]) for t in times), _memory(c), *paid))
+        hourly = None if c.is_hosted else units.format_usd(c.usd_per_hour)
+        paid = (hourly, units.format_usd(c.cost_usd), energy, c.likely)
+        cells.append(
+            (*where, None if c.is_hosted else layout(c), *(_latency(c, *t[1:]) for t in times), _memory(c), *paid)
+        )
         if note := _note(c):
             notes.setdefault(note, []).append(c.rank)
     yield table(headers, cells, paper, spare=[title for title in SPARE if title in headers])
@@ -215,6 +219,7 @@ def _time_columns(rows: list[Candidate], plan: Plan) -> list[tuple[str, str, str
 def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
     """The run's time or that of its start, an estimated latency, or a percentile of the simulated ones."""
     value = c.start_s if figure == "start" else c.figures.get(figure) if figure else c.seconds
+    value = None if c.is_hosted else value
     if percentile is not None:
         value = None if c.simulated is None else getattr(c.simulated, figure).get(percentile)
     return None if value is None else units.format_seconds(value)
@@ -235,6 +240,8 @@ def _note(c: Candidate, today: date | None = None) -> str:
 
 
 def _memory(c: Candidate) -> str:
+    if c.memory_frac is None:
+        return "-"
     return f"{c.memory_bytes / units.GIB:,.0f}/{c.capacity_bytes / units.GIB:,.0f} GiB"
 
 
@@ -267,12 +274,10 @@ def layout(c: Candidate) -> str:
 
 def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     """The best plan in full."""
-    bought = best.purchase.replace("_", " ")
-    rows: list[tuple[str, Any]] = [
-        ("best plan", f"{best.num_instances} x {best.provider} {best.instance} ({best.region}), {bought}"),
-        ("layout", _layout_text(best.layout, plan.task)),
-        ("price", _price(best)),
-    ]
+    bought = "" if best.is_hosted else f" ({best.region}), {best.purchase.replace('_', ' ')}"
+    rows: list[tuple[str, Any]] = [("best plan", f"{best.machines}{bought}")]
+    if not best.is_hosted:
+        rows += [("layout", _layout_text(best.layout, plan.task)), ("price", _price(best))]
     rows += _interval_rows(best, plan)
     if best.start_s:
         first = "step" if plan.task in TRAINING else "request"

@@ -99,6 +99,11 @@ class MemoryAnswer(Result):
         return ""
 
     @property
+    def more_gpus(self) -> str:
+        """The fewest accelerators that hold what is asked, and their layout; empty where none are known."""
+        return ""
+
+    @property
     def odds_note(self) -> str:
         """The share of unstated inputs in the chance that it runs, in words; empty in serving."""
         return ""
@@ -124,9 +129,8 @@ class MemoryAnswer(Result):
             return f"Fits {where}: {each}, {odds}.{self.room}"
         fitting = sorted((one for one in self.remedies if one.fits), key=lambda one: one.slower_frac is not None)
         enough = [one.change + _price_text(one) for one in fitting][:3]
-        fewest = next((rule.estimate for rule in self.quick if rule.name == "GPUs"), None)
-        if fewest is not None and fewest > self.num_gpus and (self.task == "train" or not enough):
-            enough.append(f"{fewest:,.0f} GPUs" + ", fully sharded" * (self.task == "train"))
+        if (self.task == "train" or not enough) and (more := self.more_gpus):
+            enough.append(more)
         mend = f"It would fit with {format_alternatives(enough)}." if enough else "No single change makes it fit."
         return f"Does not fit {where}: {each}, {odds}. {mend}"
 

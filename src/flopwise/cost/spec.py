@@ -101,7 +101,7 @@ class MachineSpec(Spec):
             MissingFactError: a fact that the links need is not known.
         """
         from flopwise.cost.cluster import cluster, offer_price
-        from flopwise.cost.fabric import UNKNOWN_NETWORK
+        from flopwise.cost.fabric import ASSUMED_PATH, UNKNOWN_NETWORK
 
         if num_gpus < 1:
             raise SpecError(f"{num_gpus} accelerators; give 1 or more")
@@ -126,6 +126,8 @@ class MachineSpec(Spec):
         size, assumptions = machines.gpus_per_node, machines.assumptions
         if num_gpus == 1:  # no link is used: what was assumed of links is no news
             assumptions = (*machines.rates.assumptions, *((resolution.note,) if resolution.note else ()))
+        elif size == 1:  # nor does one of nodes of a single device on what joins devices of a node
+            assumptions = tuple(note for note in assumptions if note not in ASSUMED_PATH.values())
         elif num_gpus <= size:  # no job of one node rests on what joins nodes
             assumptions = tuple(note for note in assumptions if not note.startswith(UNKNOWN_NETWORK))
         elif rest := num_gpus % size:

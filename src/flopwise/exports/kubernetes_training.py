@@ -95,7 +95,7 @@ def run_claims(deployment: Deployment) -> list[Object]:
 
 def _data_bytes(job: TrainJob) -> float:
     """Bytes of the tokens that a run reads."""
-    return 0.0 if job.tokens is None else job.tokens * stored_token_bytes(job.model)
+    return 0.0 if job.tokens is None else job.tokens * stored_token_bytes(job.model, float(job.recipe.seq_len))
 
 
 def restart_policy(number: int) -> Object:

@@ -18,7 +18,8 @@ class Storage(SourcedRow):
     name: str
     read_bytes_per_s: BytesPerS
     write_bytes_per_s: BytesPerS | None = None
-    total_write_bytes_per_s: BytesPerS | None = None  # of all clients together; None: not known, they add up
+    total_read_bytes_per_s: BytesPerS | None = None  # of all clients together; None: not known, they add up
+    total_write_bytes_per_s: BytesPerS | None = None
     aliases: tuple[str, ...] = ()
     scope: Literal["client", "device", "connection"] = "client"
     networked: bool = True  # the data cross the node's network

@@ -125,16 +125,13 @@ def _corpus(chosen: ChosenWorkload, facts: Facts) -> Iterator[SetupNote]:
     tokens = workload.with_tokens(model).tokens
     if tokens is None:
         return
-    data = corpus(model.vocab, tokens)
-    kept = data.ids_bytes + data.text_bytes
-    price = volume_usd(provider, "storage", kept, facts)
-    text = (
-        f"{format_count(data.tokens)} tokens (each counted once per run) take {format_bytes(data.ids_bytes)} as ids "
-        f"of {data.id_bytes} bytes and about {format_bytes(data.text_bytes)} as text"
-    )
-    source = "arithmetic; four bytes of text a token"
+    seq_len = workload.data.seq_len(model, tunes=workload.training.tunes)
+    data = corpus(model, seq_len, tokens)
+    price = volume_usd(provider, "storage", data.stored_bytes, facts)
+    text = f"{format_count(data.tokens)} tokens (each counted once per run) take {data.text}"
+    source = "arithmetic" if data.text_bytes is None else "arithmetic; four bytes of text a token"
     if price is not None:
-        text += f"; both in object storage of {provider} cost {format_usd(price[0], 2)} a month"
+        text += f"; in object storage of {provider} that costs {format_usd(price[0], 2)} a month"
         source += f"; {price[1].source}, {price[1].date}"
         if not chosen.job.volumes.storage:
             text += ", which the bill includes only if `volumes.storage` is set"

@@ -255,9 +255,10 @@ def _short_plan(chosen: ChosenWorkload, plan: Plan, most: int) -> Plan:
         if chosen.job.ends
         else f"{format_number(hours, 4)} h a month"
     )
+    of = "its tokens" if chosen.option.candidate.is_hosted else "these machines"
     return msgspec.structs.replace(
         plan,
-        cost_scope=f"{plan.cost_scope}; the fleet pays for {times}, {format_usd(usd, 2)} for these machines",
+        cost_scope=f"{plan.cost_scope}; the fleet pays for {times}, {format_usd(usd, 2)} for {of}",
         plans=[msgspec.structs.replace(c, rank=n) for n, c in enumerate(kept, start=1)],
         front=plan.front[:most],
         fronts={},

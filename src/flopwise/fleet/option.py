@@ -92,9 +92,10 @@ def api_option(index: int, job: ResolvedJob, offer: ApiOffer, factor: float = 1.
     tokens, price = monthly_tokens(job, factor), offer.price
     assert tokens is not None, "an API is offered for what has tokens"
     usd = float(api_usd(price, *tokens))
+    times = job.runs * factor if job.ends else 1.0  # a candidate's cost is that of one run, or of a month of service
     candidate = Candidate(
         rank=0, provider=offer.provider, region=offer.region, instance=offer.instance, num_instances=1, gpu="",
-        num_gpus=0, purchase="api", layout={}, seconds=0.0, usd_per_hour=0.0, cost_usd=usd, energy_joules=None,
+        num_gpus=0, purchase="api", layout={}, seconds=0.0, usd_per_hour=0.0, cost_usd=usd / times, energy_joules=None,
         meets={}, figures={"input_tokens_per_month": tokens[0], "output_tokens_per_month": tokens[1]},
         memory_bytes=0.0, capacity_bytes=0.0, **price_facts(offer, "api", 1),
     )  # fmt: skip

@@ -139,8 +139,8 @@ class ExpectedService:
         figures: dict[str, tuple[float, float, float]] = {}
         first = estimate.ttft_s
         figures["ttft_s"] = first.value, first.low, first.high
-        if estimate.tpot_s is not None:
-            figures["itl_s"] = estimate.tpot_s.value, estimate.tpot_s.low, estimate.tpot_s.high
+        if (further := estimate.further_token_s) is not None:
+            figures["itl_s"] = further.value, further.low, further.high
         figures["e2e_s"] = estimate.e2e_s, estimate.e2e_low, estimate.e2e_high
         if load is None:
             rates = {"requests_per_s": estimate.throughput, "tokens_per_s": estimate.output_tokens_per_s}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from flopwise.facts.offers import UNDATED
 from flopwise.report.blocks import Bar, Bars, Block, Bullets, Document, Points, Section, Table, Text, Tile, Tiles
@@ -40,18 +41,11 @@ def plan_document(plan: Plan, title: str) -> Document:
 
 
 def _choice(plan: Plan, best: Candidate) -> Iterator[Block]:
-    runs, cost, time = plan.task in RUNS, best.ends("cost_usd"), best.ends("seconds")
+    runs, cost = plan.task in RUNS, best.ends("cost_usd")
     yield Tiles([
         Tile("a run" if runs else "a month", usd(best.cost_usd), f"80 % interval {between(*cost)}" if cost else ""),
-        Tile(
-            "one run" if runs else "one request", format_seconds(best.seconds),
-            f"80 % interval {format_seconds(time[0])} to {format_seconds(time[1])}" if time else "",
-        ),
-        Tile("accelerators", f"{best.num_gpus:,}", best.gpu),
-        Tile(
-            "memory of each", format_percent(best.memory_bytes / best.capacity_bytes, 0),
-            f"{format_bytes(best.memory_bytes)} of {format_bytes(best.capacity_bytes)}",
-        ),
+        *_time(best, "one run" if runs else "one request"),
+        *_devices(best),
         *([Tile("chance to meet every target", best.likely)] if best.likely else []),
     ])  # fmt: skip
     if plan.cost_scope:
@@ -59,14 +53,36 @@ def _choice(plan: Plan, best: Candidate) -> Iterator[Block]:
     yield Points(list(_facts(best)))
     rows = [(FIGURES[name], _figure(name, best.figures[name])) for name in FIGURES if best.figures.get(name)]
     rows += [(f"chance to meet {LATENCIES.get(name, name)}", format_chance(p)) for name, p in best.meets.items()]
-    yield Table(["figure", ">"], rows, best.note)
+    if rows:
+        yield Table(["figure", ">"], rows, best.note)
+
+
+def _time(best: Candidate, title: str) -> Iterator[Tile]:
+    """The time of a run or a request, with its interval; none of an API."""
+    if best.is_hosted:
+        return
+    ends = best.ends("seconds")
+    interval = "" if ends is None else f"80 % interval {format_seconds(ends[0])} to {format_seconds(ends[1])}"
+    yield Tile(title, format_seconds(best.seconds), interval)
+
+
+def _devices(best: Candidate) -> Iterator[Tile]:
+    """The accelerators and their memory; none of an API."""
+    if best.memory_frac is None:
+        return
+    yield Tile("accelerators", f"{best.num_gpus:,}", best.gpu)
+    size = f"{format_bytes(best.memory_bytes)} of {format_bytes(best.capacity_bytes)}"
+    yield Tile("memory of each", format_percent(best.memory_frac, 0), size)
 
 
 def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
     """Machines, layout, price and evidence of a plan."""
-    machines = f"{best.num_instances:,} x {best.provider} {best.instance} in {best.region}"
-    yield "Machines.", f"{machines}, {purchase_text(best.purchase)}, {hourly(best.usd_per_hour)} an hour in all."
-    yield "Layout.", sentence(layout(best.layout))
+    if best.is_hosted:
+        yield "Host.", sentence(f"{best.machines}, paid per token")
+    else:
+        where = f"{best.machines} in {best.region}, {purchase_text(best.purchase)}"
+        yield "Machines.", f"{where}, {hourly(best.usd_per_hour)} an hour in all."
+        yield "Layout.", sentence(layout(best.layout))
     dated = "undated" if best.price_date in {"", UNDATED} else f"of {best.price_date}"
     yield "Price.", sentence(f"{dated}, {best.price_source}")
     if best.start_s:
@@ -94,7 +110,12 @@ def _others(plan: Plan, rows: list[Candidate]) -> Iterator[Block]:
     if len(rows) < 2:
         return
     drawn = [
-        Bar(f"{c.num_gpus:,} x {c.gpu}, {c.provider}", c.cost_usd, usd(c.cost_usd), *(c.ends("cost_usd") or ()))
+        Bar(
+            c.machines if c.is_hosted else f"{c.num_gpus:,} x {c.gpu}, {c.provider}",
+            c.cost_usd,
+            usd(c.cost_usd),
+            *(c.ends("cost_usd") or ()),
+        )
         for c in rows[:DRAWN]
     ]
     unit = "run" if plan.task in RUNS else "month"
@@ -104,9 +125,10 @@ def _others(plan: Plan, rows: list[Candidate]) -> Iterator[Block]:
          ">chance", "price date"],
         [
             (
-                str(c.rank), f"{c.num_instances:,} x {c.provider} {c.instance} ({c.num_gpus:,} x {c.gpu})", c.region,
-                purchase_text(c.purchase), layout(c.layout), format_seconds(c.seconds),
-                format_percent(c.memory_bytes / c.capacity_bytes, 0), hourly(c.usd_per_hour), usd(c.cost_usd),
+                str(c.rank), c.machines if c.is_hosted else f"{c.machines} ({c.num_gpus:,} x {c.gpu})", c.region,
+                purchase_text(c.purchase), layout(c.layout), "-" if c.is_hosted else format_seconds(c.seconds),
+                dash(c.memory_frac, partial(format_percent, digits=0)), "-" if c.is_hosted else hourly(c.usd_per_hour),
+                usd(c.cost_usd),
                 dash(c.energy_joules, format_joules), c.likely or "-", c.price_date or "-",
             )
             for c in rows

@@ -132,6 +132,23 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return format_chance(min(self.meets.values())) if self.meets else None
 
     @property
+    def is_hosted(self) -> bool:
+        """True of an API: devices, time and price an hour are its host's alone."""
+        return self.purchase == "api"
+
+    @property
+    def machines(self) -> str:
+        """The machines as text, or the API."""
+        if self.is_hosted:
+            return f"the API of {self.provider}, {self.instance}"
+        return f"{self.num_instances:,} x {self.provider} {self.instance}"
+
+    @property
+    def memory_frac(self) -> float | None:
+        """The share of an accelerator's memory that is used; None of an API."""
+        return self.memory_bytes / self.capacity_bytes if self.capacity_bytes else None
+
+    @property
     def paid_s(self) -> float:
         """Of a run: its start and itself, what a deadline holds and `done in` says."""
         return self.start_s + self.seconds
@@ -276,7 +293,9 @@ LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 """How targets of latency are called in text."""
 TARGET_NAMES = {"ttft": "TTFT", "tpot": "TPOT"}
 """Targets whose name is an abbreviation; the others are called as files spell them."""
-LIMITED = LATENCIES | {"max_gpus": "number of GPUs", "deadline": "time", "budget": "cost"}
+LIMITED = LATENCIES | {
+    "max_gpus": "number of GPUs", "deadline": "time", "budget": "cost", "max_usd_per_hour": "price per hour",
+}  # fmt: skip
 """How the figures that targets and limits hold are called in text."""
 
 
@@ -342,7 +361,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
             return "No offer can run this workload."
         best = (self.plans or self.misses)[0]
         bought = "" if best.purchase == "on_demand" else f" {best.purchase.replace('_', ' ')}"
-        machines = f"{best.num_instances:,} x {best.provider} {best.instance}{bought} ({best.num_gpus:,} x {best.gpu})"
+        machines = best.machines if best.is_hosted else f"{best.machines}{bought} ({best.num_gpus:,} x {best.gpu})"
         if not self.plans:
             target, times = max(best.shortfall.items(), key=lambda item: item[1], default=("", 0.0))
             what = LIMITED.get(target, target)
@@ -365,7 +384,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
             loaded = {"requests_per_s", "trace"} & (self.workload.get("traffic") or {}).keys()
             request = f"whole request {self.percentile('latency')}" if loaded else "whole request"
             sure = f"; {request} {format_seconds(best.seconds)} {format_interval(*time, format_seconds)}"
-        return f"{machines}: {cost}{f', done in {done}' if runs else ''}{sure}."
+        return f"{machines}: {cost}{f', done in {done}' if runs and not best.is_hosted else ''}{sure}."
 
     def percentile(self, target: str) -> str:
         """The percentile of a latency by its target; p95 in a plan of a file that has none."""

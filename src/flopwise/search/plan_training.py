@@ -119,7 +119,7 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
     split_model(model, first.frozen)
     if first.lora is not None:
         trainable_parameters(model, first.lora)
-    return () if model.stacks[0].tokens_per_sample is not None else check_length(model, int(first.seq_len))
+    return check_length(model, int(first.seq_len))
 
 
 def plan_training(
@@ -400,9 +400,7 @@ def training_options(
             seconds = seconds * (undisturbed / goodput_frac(gpus, nbytes, surroundings.reliability))
         instances = gpus // node.count
         different, tuned = (workload.tokens or 0.0) / workload.data.epochs, workload.training.tunes
-        start_s = np.asarray(
-            training_start_s(search.model, recipe.stack.name, different, instances, facts, pretrained=tuned)
-        )
+        start_s = np.asarray(training_start_s(search.model, recipe, different, instances, facts, pretrained=tuned))
         hourly, terms = instances * priced.usd_per_hour, facts.terms_of(offer.provider, offer.instance)
         options.append(
             TrainingOption(

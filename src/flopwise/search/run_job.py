@@ -66,7 +66,7 @@ def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Fa
         raise SpecError(f"data.{error.name}: {error.reason}") from None
     except SpecError as error:
         raise SpecError(f"data.seq_len: {error}") from None
-    notes = [*([chosen] if chosen else []), *data.length_note(seq), *batch_notes]
+    notes = [*([chosen] if chosen else []), *data.length_note(model, seq), *batch_notes]
     documents = data.documents(seq)
     rows = [replace(spec, precision=name).recipe(seq, batch, facts, documents) for name in wanted]
     check_skew(model, rows[0])

@@ -240,8 +240,9 @@ def _estimated_anew(options: Sequence[ServingOption], workload: Resolved) -> lis
 def _plan_text(option: ServingOption, row: int) -> str:
     offer, service = option.priced.offer, option.deployments
     count = int(service.replicas[row])
+    wide = [f"{axis} {int(degree)}" for axis in DEGREES if (degree := getattr(service, axis)[row]) > 1 or axis == "tp"]
     return (
-        f"{int(option.instances[row])} x {offer.provider} {offer.instance}, tp {int(service.tp[row])}, "
+        f"{int(option.instances[row])} x {offer.provider} {offer.instance}, {', '.join(wide)}, "
         f"batch {int(service.batch[row])}, {format_items(count, 'replica')}, {service.weights.name}"
     )
 
@@ -291,6 +292,10 @@ def _other_loads(workload: Resolved) -> Iterator[tuple[str, dict[str, Any]]]:
             yield change, {"workload": replace(workload, requests_per_s=workload.requests_per_s * factor)}
 
 
+NEAR_BATCH = 0.9
+"""Share of a batch above which the largest that fits stands for it."""
+
+
 class _Change:
     """One change to the best plan; the layout stays unless another is given. `note`: why it cannot be."""
 
@@ -306,11 +311,12 @@ class _Change:
     @property
     def key(self) -> tuple[object, ...]:
         """The same of changes that have the same deployments."""
-        return id(self.workload), self.weights, self.kv_dtype
+        return id(self.workload), self.weights, self.kv_dtype, self.layout["max_batch"]
 
     def sized_question(self) -> tuple[ReplicaQuestion, Answer] | None:
         """The question of its deployments, with its answer; None where there is none."""
         question = ReplicaQuestion.of(self.best.model, self.workload, self.best.node, self.weights, self.kv_dtype)
+        question = replace(question, between=np.array([[float(self.layout["max_batch"])]]))
         try:
             return question, sized_replicas(question)
         except FlopwiseError as error:
@@ -327,8 +333,9 @@ class _Change:
         if not same.size:
             return missing(note="does not fit this instance or its memory")
         row = int(same[np.abs(service.batch[same] - layout["max_batch"]).argmin()])
-        if service.batch[row] < 0.9 * layout["max_batch"]:
-            return missing(note="that batch does not fit in memory")
+        if service.batch[row] < NEAR_BATCH * layout["max_batch"]:
+            most = f"{service.batch[same].max():,.0f}"
+            return missing(note=f"batches end at {most} there: by memory, the engine's limit or the number of users")
         option = best.estimated_as(service, self.workload, self.kv_dtype)
         figures = (service.memory_bytes[row], option.seconds[row], option.cost_usd[row])
         note = "" if row in option.allowed_rows(option.odds()) else "misses the targets"

@@ -82,10 +82,12 @@ def _layers_answer(
     recipe, device_notes = recipe_of(cluster.accelerator)
     check_skew(architecture, recipe)
     layout, laid_out, why = _layout(architecture, recipe, cluster, spec, gpus)
-    storage, tokens = reads.reads(architecture, facts), _run_tokens(data, recipe, run)
+    storage, tokens = reads.reads(architecture, seq_len, facts), _run_tokens(data, recipe, run)
     conditions, notes = run.conditions(cluster, facts)
     notes = (*batch_note, *why, *notes, *device_notes, *(run.write_assumptions if tokens is not None else ()))
-    notes += data.length_note(seq_len) + stack_notes(layout, recipe.stack, facts.stacks.values(), cluster.accelerator)
+    notes += data.length_note(architecture, seq_len) + stack_notes(
+        layout, recipe.stack, facts.stacks.values(), cluster.accelerator
+    )
     job = TrainJob(
         model=architecture, recipe=recipe, layout=layout, cluster=cluster, tokens=tokens, reads=storage,
         conditions=conditions,
@@ -116,10 +118,10 @@ USUAL_CLOUD = "aws"
 
 
 def _corpus(job: TrainJob, tokens: float, facts: Facts) -> tuple[Corpus, tuple[float, str] | None]:
-    """The corpus of a run, and what its ids and its text cost a month in object storage."""
-    text = corpus(job.model.vocab, tokens)
+    """The corpus of a run, and what its records and its text cost a month in object storage."""
+    text = corpus(job.model, float(job.recipe.seq_len), tokens)
     provider = USUAL_CLOUD if job.cluster.offer is None else job.cluster.offer.provider
-    price = volume_usd(provider, "storage", text.ids_bytes + text.text_bytes, facts)
+    price = volume_usd(provider, "storage", text.stored_bytes, facts)
     return text, None if price is None else (price[0], f"{provider}, {price[1].date}")
 
 

@@ -306,7 +306,7 @@ class ServeAnswer(Result):
         if load is not None:
             first = f"{'TTFT' if decodes else 'latency'} {format_seconds(load.ttft_s['p95'])}"
             seen = f"{first} {format_interval(*load.ends('ttft_s', 'p95'), format_seconds)}"
-            if estimate.job.output_tokens > 1 and decodes:
+            if estimate.further_token_s is not None:
                 low, high = map(format_seconds, load.ends("tpot_s", "p95"))
                 seen += f" and TPOT {format_seconds(load.tpot_s['p95'])} ({low} to {high})"
             rate = format_arrivals(load.requests_per_s, "request" if decodes else "input")
@@ -320,7 +320,8 @@ class ServeAnswer(Result):
         job, in_flight = estimate.job, estimate.requests_per_s * estimate.e2e_s * self.replicas  # Little's law
         if job.users is not None and job.requests is None:
             in_flight = job.users * self.replicas
-        seen += f", then one every {format_seconds(estimate.tpot_s.value)}" if estimate.job.output_tokens > 1 else ""
+        if estimate.further_token_s is not None:
+            seen += f", then one every {format_seconds(estimate.further_token_s.value)}"
         seen += f", with {in_flight:,.0f} in flight" if in_flight >= 1 else f", with {in_flight:.2g} in flight"
         rate = _with_ends(estimate.output_tokens_per_s, self.replicas, "tokens/s")
         return f"{where} {verb} {rate}: {seen}{paid}."
@@ -379,7 +380,7 @@ class ServeAnswer(Result):
     def _speed_document(self) -> dict[str, Any]:
         """Latencies, rates, their bounds, and what tokens take of money and energy."""
         estimate, replicas = self.estimate, self.replicas
-        each_s = estimate.tpot_s if self.keeps_up else None
+        each_s = estimate.further_token_s if self.keeps_up else None
         return {
             **_interval_fields("ttft_s", estimate.ttft_s if self.keeps_up else None),
             **_interval_fields("tpot_s", each_s),
@@ -406,13 +407,17 @@ Seen = TypeVar("Seen", bound=LatencyPercentiles)
 
 
 def _with_intervals(load: Seen, estimate: ServeEstimate, cached: CachedAnswers | None) -> Seen:
-    """The percentiles of a load that can be kept up with, with the relative error of the mean's class; none of hits."""
+    """The percentiles of a load that can be kept up with, with the relative error of the mean's class; none of hits.
+
+    Where no token follows the first, the time of a further one is not a number.
+    """
     ends = dict[str, Any]()
     for name, mean, percentiles in (
         ("ttft_s", estimate.ttft_s, load.ttft_s),
-        ("tpot_s", estimate.tpot_s, load.tpot_s),
+        ("tpot_s", estimate.further_token_s, load.tpot_s),
     ):
         if mean is None:
+            ends[name] = dict.fromkeys(percentiles, math.nan)
             continue
         intervals = {
             p: (seconds, seconds) if cached is not None and cached.percentile_of_computed(p) is None
@@ -1041,8 +1046,12 @@ def _token_rules(estimate: ServeEstimate) -> tuple[QuickFormula, ...]:
     Source: rule of thumb (memory roofline of decoding). Assumes: no cache, no messages, no overhead.
     """
     job = estimate.job
-    if estimate.tpot_s is None:
+    if estimate.further_token_s is None:
         return ()
     each = float(weight_bytes(job.model, job.weights)) / estimate.num_gpus / job.cluster.accelerator.hbm_bytes_per_s
     formula = "weights / memory bandwidth"
-    return (QuickFormula(name="time per token", formula=formula, unit="s", value=each, estimate=estimate.tpot_s.value),)
+    return (
+        QuickFormula(
+            name="time per token", formula=formula, unit="s", value=each, estimate=estimate.further_token_s.value
+        ),
+    )

@@ -92,7 +92,7 @@ def _percentile_figures(
 ) -> Iterator[Figure]:
     """Latencies at each percentile, with intervals."""
     means = {figure.name: figure for figure in timing}
-    for name, mean, at in (("TTFT", estimate.ttft_s, "ttft_s"), ("TPOT", estimate.tpot_s, "tpot_s")):
+    for name, mean, at in (("TTFT", estimate.ttft_s, "ttft_s"), ("TPOT", estimate.further_token_s, "tpot_s")):
         if mean is None:
             continue
         for percentile, seconds in getattr(seen, at).items():

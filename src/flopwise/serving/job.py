@@ -191,7 +191,7 @@ class ServeEstimate:
 
     job: ServeJob
     ttft_s: Ranged
-    tpot_s: Ranged | None  # None for models that do not generate
+    tpot_s: Ranged | None  # None for models that do not generate; of a step where answers are a single token
     e2e_s: float
     e2e_low: float  # 10 % and 90 % ends, composed of those of the first token and of the further ones
     e2e_high: float
@@ -215,6 +215,11 @@ class ServeEstimate:
     joules_per_request: float | None
     joules_per_output_token: float | None
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def further_token_s(self) -> Ranged | None:
+        """The time of each token after the first; None where none follows it."""
+        return self.tpot_s if self.job.output_tokens > 1 else None
 
     @property
     def roofline_frac(self) -> float:

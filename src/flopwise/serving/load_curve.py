@@ -138,7 +138,7 @@ class ServeSweep(Result):
 
 def _sweep_point(value: int, estimate: ServeEstimate, replicas: int) -> SweepPoint:
     """The point of an estimate of one replica, of which there are `replicas`."""
-    tokens, tpot = estimate.output_tokens_per_s, estimate.tpot_s
+    tokens, tpot = estimate.output_tokens_per_s, estimate.further_token_s
     rate = estimate.requests_per_s if tokens is None else tokens.value
     same = ("e2e_s", "mfu_frac", "bound", "usd_per_million_output_tokens")
     return SweepPoint(

@@ -17,7 +17,7 @@ from flopwise.facts.formats import WeightFormat
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.ops.tensors import parameters
 from flopwise.ops.weights import weight_bytes
-from flopwise.serving.job import ServeJob
+from flopwise.serving.job import PLAIN, ServeJob
 from flopwise.serving.memory import ServingLayout, ServingMemory, generates, serving_memory
 from flopwise.serving.spec import ServingSpec
 from flopwise.values import dataclass
@@ -58,6 +58,20 @@ class ServingMemoryAnswer(MemoryAnswer):
             places = float(np.ravel(self.memory.max_states)[0]) * share  # of recurrent states, a share of the same room
             fields[f"max_concurrency_{end}"] = math.floor(min(share * contexts, places, cap))
         return fields
+
+    @property
+    def more_gpus(self) -> str:
+        """The fewest GPUs of a replica that hold all sequences; empty where none do, or techniques take memory, too."""
+        device, spec = self.accelerator, self.deployment
+        if device is None or (self.job is not None and self.job.techniques != PLAIN):
+            return ""
+        layout = _least_layout(
+            self.model, device, self.context, concurrency=self.concurrency * spec.dp, max_batch=spec.max_batch,
+            memory_frac=spec.memory_fraction, **spec.software(self.facts, device),
+        )  # fmt: skip
+        if layout is None or layout.num_gpus <= self.num_gpus:
+            return ""
+        return f"{layout.num_gpus:,} GPUs ({layout.text})"
 
     @property
     def room(self) -> str:
@@ -129,20 +143,29 @@ def _capacity_rules(
         return ()
     count = parameters(model)
     width = float(weight_bytes(model, weights)) / max(1, count)
+    least = _least_layout(model, device, context, weights=weights, **how)
     rule = QuickFormula(
         name="GPUs", formula="parameters x bytes / memory, rounded up", unit="GPUs",
         value=float(quick_gpus(count, width, device.hbm_bytes, training=False)),
-        estimate=_fewest_gpus(model, device, context, weights=weights, **how),
+        estimate=None if least is None else float(least.num_gpus),
     )  # fmt: skip
     return (rule,)
 
 
-def _fewest_gpus(model: Model, device: Accelerator, context: int, **how: Any) -> float | None:
-    """The fewest GPUs whose memory holds the weights and one sequence: tp of powers of two, then pipeline stages."""
+def _least_layout(
+    model: Model, device: Accelerator, context: int, *, concurrency: int = 1, **how: Any
+) -> ServingLayout | None:  # fmt: skip
+    """The layout of the fewest GPUs whose memory holds weights and sequences: tp of powers of two, then stages."""
     heads, _ = heads_and_experts(model)
     degrees = [t for t in (1, 2, 4, 8, 16) if (heads or t) % t == 0]
     stages = [p for p in (1, 2, 4, 8, 16) if p <= model.stacks[0].num_layers]
-    tp, pp = (a.ravel() for a in np.meshgrid(degrees, stages))
-    memory = serving_memory(model, ServingLayout(tp=tp, pp=pp), context=context, hbm_bytes=device.hbm_bytes, **how)
-    fits = np.broadcast_to(np.asarray(memory.max_concurrency), tp.shape) >= 1
-    return float((tp * pp)[fits].min()) if fits.any() else None
+    pp, tp = (a.ravel() for a in np.meshgrid(stages, degrees, indexing="ij"))
+    memory = serving_memory(
+        model, ServingLayout(tp=tp, pp=pp), concurrency=concurrency, context=context, hbm_bytes=device.hbm_bytes,
+        device_kind=device.kind, **how,
+    )  # fmt: skip
+    fits = np.flatnonzero(np.broadcast_to(np.asarray(memory.fits), tp.shape))
+    if not fits.size:
+        return None
+    row = int(fits[(tp * pp)[fits].argmin()])
+    return ServingLayout(tp=int(tp[row]), pp=int(pp[row]))

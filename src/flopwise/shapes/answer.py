@@ -179,9 +179,12 @@ def _stack_findings(case: Case, stacks: tuple[StackTime, ...]) -> Iterator[Findi
     gain = now.pass_s - best.pass_s
     if case.worth(gain):
         was, less = now.memory_bound_frac * now.pass_s, best.memory_bound_frac * best.pass_s
+        others = "attention kernel, launches and overlap"
         why = f"memory-bound operations take {format_number(1e3 * less)} ms instead of {format_number(1e3 * was)} ms"
-        if was - less < gain / 2:
-            why += "; more from attention kernel, launches and overlap"
+        if less >= was:
+            why = f"faster {others}; memory-bound operations take {format_number(1e3 * (less - was))} ms longer"
+        elif was - less < gain / 2:
+            why += f"; more from {others}"
         yield case.advice("software", now.name, best.name, why, gain)
     else:
         text = f"{now.name}: {100 * now.memory_bound_frac:.0f} % memory-bound; no other stack is faster"

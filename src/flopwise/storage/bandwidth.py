@@ -27,6 +27,7 @@ from flopwise.training.layout import Recipe
 from flopwise.training.sample_rate import DeviceRate, device_rate, rate_band, share_rate
 from flopwise.training.sampled_memory import PARAMETER_BYTES, saved_bytes, state_bytes
 from flopwise.training.samples import (
+    TEXT_ONLY,
     SampledWorkload,
     benchmark_and_model,
     num_parameters,
@@ -378,7 +379,8 @@ def _sampled_workload(model: Model | str | None, sample: SampleSpec, source: Sou
     for name, value in given.items():
         if not 0 < value < float("inf"):
             raise SpecError(f"{name} {value}; give a finite number above 0")
-    return replace(work, **given)  # type: ignore[arg-type]  # fields by name
+    notes = tuple(note for note in work.notes if note != TEXT_ONLY or "sample_bytes" not in given)
+    return replace(work, notes=notes, **given)  # type: ignore[arg-type]  # fields by name
 
 
 def _machine_notes(cluster: Cluster, origin: str) -> tuple[str, ...]:
@@ -463,6 +465,8 @@ def _delivery_of_kind(kind: Storage, demand: StorageAnswer) -> StorageDelivery:
     network = offer.network_bytes_per_s if offer is not None else None
     count = {"client": 1, "device": demand.request.devices, "connection": demand.request.connections}[kind.scope]
     reads = kind.read_bytes_per_s * count
+    if kind.total_read_bytes_per_s is not None:
+        reads = min(reads, kind.total_read_bytes_per_s / demand.num_nodes)
     writes = None if kind.write_bytes_per_s is None else kind.write_bytes_per_s * count
     if writes is not None and kind.total_write_bytes_per_s is not None:
         writes = min(writes, kind.total_write_bytes_per_s / demand.num_nodes)
@@ -471,10 +475,11 @@ def _delivery_of_kind(kind: Storage, demand: StorageAnswer) -> StorageDelivery:
         note = "bound by the instance's network" if network < reads else note
         reads, writes = min(reads, network), None if writes is None else min(writes, network)
     made = _delivery(demand, kind.name, reads, writes, f"{kind.source} ({kind.date})", kind.confidence, note)
-    if made.restore_s is None or demand.checkpoints is None or kind.total_write_bytes_per_s is None:
+    together = kind.total_read_bytes_per_s or kind.total_write_bytes_per_s
+    if made.restore_s is None or demand.checkpoints is None or together is None:
         return made
-    # Every node reads its part at once: the whole file system gives no more than is known of it, which is of writing.
-    return replace(made, restore_s=max(made.restore_s, demand.checkpoints.nbytes / kind.total_write_bytes_per_s))
+    # Every node reads its part at once: the whole file system gives no more than is known of it, at least of writing.
+    return replace(made, restore_s=max(made.restore_s, demand.checkpoints.nbytes / together))
 
 
 def _delivery(

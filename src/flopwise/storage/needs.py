@@ -45,7 +45,7 @@ def run_storage_needs(job: TrainJob, tokens_per_s: float, *, epochs: float = 1.0
 
     gpus, reliability = int(job.layout.num_gpus), job.conditions.reliability
     nodes = int(num_instances(gpus, max(1, job.cluster.gpus_per_node)))
-    each = stored_token_bytes(job.model)
+    each = stored_token_bytes(job.model, float(job.recipe.seq_len))
     read, saved = tokens_per_s * each, float(checkpoint_bytes(memory_table(job.model, job.recipe)))
     good = goodput(gpus, saved, reliability)
     write = float(checkpoint_bytes_per_s(saved, good.interval_s, STALL_FRAC))

@@ -166,7 +166,8 @@ def train_answer(
         job.model, recipe, layout, cluster.accelerator, facts, open_settings=open_settings,
         on_gpus=[(one.layout, one.recipe) for one in on_gpus],
     )  # fmt: skip
-    node = f"{cluster.gpus_per_node} per node, {cluster.fabric.link_kind} inside"
+    several = cluster.gpus_per_node > 1  # what joins devices of a node is of no account where each has one
+    node = f"{cluster.gpus_per_node} per node" + f", {cluster.fabric.link_kind} inside" * several
     millions, run = (job.tokens or 0.0) / 1e6, result.run
     dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)
     return TrainAnswer(

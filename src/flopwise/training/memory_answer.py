@@ -64,6 +64,17 @@ class TrainingMemoryAnswer(MemoryAnswer):
         other = f"another {format_alternatives(names)}, not stated, may take less"
         return f" ({format_chance(own)} with these settings: {other})"
 
+    @property
+    def more_gpus(self) -> str:
+        """The fewest GPUs that hold a micro-batch each, and their layout; empty where these do, or none are known."""
+        device = self.accelerator
+        least = None if device is None else _least_layout(self.model, self.recipe, self.layout, device)
+        twice = any(one.fits and one.change.endswith("on twice the GPUs") for one in self.remedies)
+        if least is None or least.num_gpus <= self.num_gpus * (2 if twice else 1):
+            return ""
+        degrees = layout_text(least).split(", recompute ")[0]
+        return f"{int(least.num_gpus):,} GPUs ({degrees})"
+
     def document(self) -> dict[str, Any]:
         """The memory as the JSON that scripts rely on."""
         return {**MemoryAnswer.document(self), "unstated": [asdict(one) for one in self.unstated]}
@@ -238,16 +249,20 @@ def _memory_rules(
     )  # fmt: skip
     if device is None:
         return (states,)
+    least = _least_layout(model, recipe, layout, device)
     gpus = QuickFormula(
         name="GPUs", formula="parameters x bytes x 6 / memory, rounded up", unit="GPUs",
         value=float(quick_gpus(count, recipe.elem_bytes, device.hbm_bytes, training=True)),
-        estimate=_fewest_gpus(model, recipe, layout, device),
+        estimate=None if least is None else float(least.num_gpus),
     )  # fmt: skip
     return states, gpus
 
 
-def _fewest_gpus(model: Model, recipe: Recipe, layout: Layout, device: Accelerator) -> float | None:
-    """The smallest power of two of GPUs on which this recipe fits, fully sharded, tp up to 8; None beyond 65,536."""
+def _least_layout(model: Model, recipe: Recipe, layout: Layout, device: Accelerator) -> Layout | None:
+    """The layout of the smallest power of two of GPUs on which this recipe fits, fully sharded, tp up to 8.
+
+    One micro-batch a replica and step; None beyond 65,536 GPUs.
+    """
     heads, _ = heads_and_experts(model)
     degrees = [t for t in (1, 2, 4, 8) if (heads or 8) % t == 0]
     tp, gpus = (a.ravel() for a in np.meshgrid(degrees, 2 ** np.arange(MOST_DOUBLINGS + 1)))
@@ -257,4 +272,7 @@ def _fewest_gpus(model: Model, recipe: Recipe, layout: Layout, device: Accelerat
     column = layout.with_degrees(dp=dp, tp=tp, pp=1, cp=1, ep=1, shard=0, interleave=1, zero=np.where(dp > 1, 3, 0))
     batch = replace(recipe, global_batch=dp * int(layout.micro_batch))
     fits = np.asarray(step_memory(model, batch, column, device_kind=device.kind).total_bytes) <= device.hbm_bytes
-    return float(gpus[fits].min()) if fits.any() else None
+    if not fits.any():
+        return None
+    row = int(np.flatnonzero(fits)[gpus[fits].argmin()])
+    return column.with_degrees(dp=int(dp[row]), tp=int(tp[row]), zero=3 if dp[row] > 1 else 0)

@@ -9,14 +9,16 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.samples import ConvolutionLayer, TrainingSample
 from flopwise.facts.spec import SourceSpec
-from flopwise.ops.flops import causal_forward_flops
+from flopwise.ops.flops import causal_forward_flops, runs
 from flopwise.ops.tensors import parameters
-from flopwise.training.storage import stored_token_bytes
+from flopwise.training.storage import holds_text_alone, stored_token_bytes
 from flopwise.units import format_flops
 from flopwise.values import dataclass
 
 OF_BENCHMARKS = ("record_bytes", "batch", "precision", "achieved_frac")
 """What a workload has from the row of its benchmark alone."""
+TEXT_ONLY = "samples are text only: images and sound beside it are read as well (--sample-bytes has all)"
+"""What is assumed of a model with towers that a pass over text does not run."""
 TRAINING_PASSES = 3.0
 """Forward, and backward twice that."""
 
@@ -131,16 +133,21 @@ def _workload_of_layers(model: Model, seq: int | None, token_bytes: float | None
     if tokens is None:
         raise SpecError(f"{model.name}: the length of a sequence is not given")
     flops = TRAINING_PASSES * float(causal_forward_flops(model, 1, tokens))
-    if fixed is None:
-        each = token_bytes or stored_token_bytes(model)
-        note = "" if token_bytes else f"; tokens of {each:g} bytes, for a vocabulary of {model.vocab:,}"
-        what, nbytes = f"one sequence of {tokens:,} tokens", tokens * each
-    else:
+    each = stored_token_bytes(model, tokens)
+    if fixed is not None:
         what, note = f"one decoded image of {tokens:,} patches", "; 8 bits a channel; stored images are smaller"
-        nbytes = tokens * stored_token_bytes(model)
+    else:
+        what, note = f"one sequence of {tokens:,} tokens", ""
+        if token_bytes:
+            each = token_bytes
+        elif holds_text_alone(model):
+            note = f"; tokens of {each:g} bytes, for a vocabulary of {model.vocab:,}"
+        else:
+            what, note = f"{what} and its sound", "; sound of 16 kHz in 16 bits; compressed files are smaller"
+    nbytes, seeing = tokens * each, model.sees or any(not runs(model, stack) for stack in model.stacks)
     return SampledWorkload(
         name=model.name, sample=what, flops_per_sample=flops, sample_bytes=nbytes,
-        source=f"counted from the layers{note}", model=model, tokens=tokens,
+        source=f"counted from the layers{note}", model=model, tokens=tokens, notes=(TEXT_ONLY,) * seeing,
     )  # fmt: skip
 
 

@@ -169,8 +169,12 @@ class DataSpec(Spec):
         stated = self.seq or self.packing or model.stacks[0].tokens_per_sample
         return frozenset() if stated else frozenset({"sequence length"})
 
-    def length_note(self, seq_len: int) -> tuple[str, ...]:
+    def length_note(self, model: Model, seq_len: int) -> tuple[str, ...]:
         """The assumption on the length of sequences."""
+        fixed = model.stacks[0].tokens_per_sample
+        if fixed is not None:
+            text = f"{model.name} encodes every sample as {fixed:,} tokens, whatever length is given"
+            return () if self.seq in (None, fixed) else (text,)
         return () if self.seq else (f"sequences of {seq_len:,} tokens by default ({_spelling('seq')} sets it)",)
 
     def run_tokens(self, sample_tokens: float | None) -> float | None:
@@ -642,7 +646,7 @@ class ReadsSpec(Spec):
         "--token-bytes", options.BYTES, "Bytes per stored token (default: 2, or 4 above 65,536 words).")
     # fmt: on
 
-    def reads(self, model: Model, facts: Facts) -> Reads | None:
+    def reads(self, model: Model, seq_len: int, facts: Facts) -> Reads | None:
         """The bandwidth of storage for training `model`; None where no storage is given.
 
         Raises:
@@ -657,13 +661,14 @@ class ReadsSpec(Spec):
 
         if self.storage is not None and self.storage_bandwidth is not None:
             raise OptionError("storage_bandwidth", "a kind of storage is given as well; give one of them")
-        each = self.token_bytes or stored_token_bytes(model)
+        each = self.token_bytes or stored_token_bytes(model, seq_len)
         if self.storage_bandwidth is not None:
             return Reads(storage="given", bytes_per_s=self.storage_bandwidth, token_bytes=each)
         row = facts.storage(self.storage or "")
         return Reads(
-            storage=row.name, bytes_per_s=row.read_bytes_per_s, token_bytes=each, origin=row.source, date=row.date
-        )
+            storage=row.name, bytes_per_s=row.read_bytes_per_s, total_bytes_per_s=row.total_read_bytes_per_s,
+            token_bytes=each, origin=row.source, date=row.date,
+        )  # fmt: skip
 
 
 def usual_batch_tokens(model: Model) -> float:

@@ -13,7 +13,7 @@ from flopwise.facts.formats import BF16
 from flopwise.facts.tables import ANY
 from flopwise.ops.types import Floats
 from flopwise.ops.weights import weight_bytes
-from flopwise.training.corpus import corpus
+from flopwise.training.storage import stored_token_bytes
 from flopwise.values import replace
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
     from flopwise.facts.catalog import Facts
     from flopwise.training.job import Conditions, TrainJob
+    from flopwise.training.layout import Recipe
 
 OBJECT_STORE = "s3"
 """Kind of storage that weights and data are brought from."""
@@ -34,9 +35,7 @@ def with_start(job: TrainJob, facts: Facts, *, epochs: float, pretrained: bool) 
     if job.tokens is None:
         return job
     machines = num_instances(int(job.layout.num_gpus), max(1, job.cluster.gpus_per_node))
-    start_s = training_start_s(
-        job.model, job.recipe.stack.name, job.tokens / epochs, machines, facts, pretrained=pretrained
-    )
+    start_s = training_start_s(job.model, job.recipe, job.tokens / epochs, machines, facts, pretrained=pretrained)
     return replace(job, conditions=with_paid_start(job.conditions, start_s, job.cluster, facts))
 
 
@@ -48,7 +47,7 @@ def with_paid_start(conditions: Conditions, start_s: Floats, cluster: Cluster, f
 
 
 def training_start_s(
-    model: Model, stack: str, tokens: float, instances: Floats, facts: Facts, *, pretrained: bool
+    model: Model, recipe: Recipe, tokens: float, instances: Floats, facts: Facts, *, pretrained: bool
 ) -> Floats:
     """Seconds from a machine that is paid to the first step of a training run; shape of `instances`.
 
@@ -57,9 +56,8 @@ def training_start_s(
     Assumes: nothing is compiled or cached before; each instance brings its share of the data from an object store and
     all of the weights, at that store's rate whatever its own network; what is not in the table takes no time.
     """
-    staged: Floats = staging_s(
-        stack, model.stacks[0].num_layers, corpus(model.vocab, tokens).ids_bytes, instances, facts
-    )
+    read = tokens * stored_token_bytes(model, float(np.max(recipe.seq_len)))
+    staged: Floats = staging_s(recipe.stack.name, model.stacks[0].num_layers, read, instances, facts)
     if pretrained:
         staged = staged + _published_bytes(model) / facts.engines[defaults.ENGINE].loader_bytes_per_s
     return staged

@@ -223,8 +223,12 @@ class StepFigures(Ledger):
         else:
             rate = self.add_given("storage per node", reads.bytes_per_s, "B/s")
         self.add_count("nodes that read", reads.nodes(self.layout, per_node), "", "at most one per replica")
-        read_s = reads.read_s(self.recipe, self.layout, per_node)
-        return self.add("reading a step", read_s, "s", f"data read per step / ({rate.name} x nodes that read)")
+        read_s, formula = reads.read_s(self.recipe, self.layout, per_node), f"{rate.name} x nodes that read"
+        if reads.total_bytes_per_s is not None:
+            most = f"{reads.storage} in total"
+            self.add_figure(fact(most, reads.total_bytes_per_s, "B/s", source=reads.origin, date=reads.date))
+            formula = f"min({formula}, {most})"
+        return self.add("reading a step", read_s, "s", f"data read per step / ({formula})")
 
     def _line(self, name: str) -> Figure:
         """One line of the step's breakdown."""

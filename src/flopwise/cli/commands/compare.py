@@ -68,7 +68,8 @@ def _further(comparison: CostComparison, given: Mapping[str, Any]) -> dict[str, 
     stated = options.spellings(click.get_current_context(), settings=True)
     rate = comparison.requests_per_month / (HOURS_PER_MONTH * HOUR_S)
     words = ["flopwise", "plan", own.model, "--task", "serve", "--rate", f"{rate:.3g}"]
-    words += ["--input", str(comparison.input_tokens), "--output", str(comparison.output_tokens)]
+    words += ["--input", str(comparison.input_tokens)]
+    words += ["--output", str(comparison.output_tokens)] if comparison.output_tokens else []
     for spec, names in ((AlternativesSpec, SERVED), (ComparisonSpec, ("purchase", "peak"))):
         for name in names:
             if name in stated:

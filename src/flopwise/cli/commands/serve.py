@@ -175,7 +175,9 @@ def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
 
 def _percentile_table(title: str, seen: LatencyPercentiles, answer: ServeAnswer, paper: Screen) -> str:
     """Latencies by percentile, with their intervals, below a title."""
-    columns = {"TTFT": "ttft_s", "TPOT": "tpot_s"} if answer.estimate.tpot_s is not None else {"latency": "ttft_s"}
+    estimate = answer.estimate
+    columns = {"latency": "ttft_s"} if estimate.tpot_s is None else {"TTFT": "ttft_s"}
+    columns |= {} if estimate.further_token_s is None else {"TPOT": "tpot_s"}
     headers = ["percentile", *(text for name in columns for text in (f">{name}", "80 % interval"))]
     rows = [
         (
@@ -238,14 +240,16 @@ def _speed_rows(answer: ServeAnswer) -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     if answer.keeps_up:
         mean = "" if answer.under_load is None and answer.closed_loop is None else "mean "
-        rows += [(f"{mean}TTFT", _seconds(estimate.ttft_s)), (f"{mean}TPOT", _seconds(estimate.tpot_s))]
+        rows.append((f"{mean}TTFT", _seconds(estimate.ttft_s)))
+        if estimate.further_token_s is not None:
+            rows.append((f"{mean}TPOT", _seconds(estimate.further_token_s)))
         ends = units.format_interval(estimate.e2e_low, estimate.e2e_high, units.format_seconds)
         rows.append((f"{mean}request" if mean else "whole request", f"{units.format_seconds(estimate.e2e_s)} {ends}"))
     ends = units.format_interval(tokens.low * replicas, tokens.high * replicas, _tokens)
     rows.append(("throughput", f"{_tokens(tokens.value * replicas)} tokens/s {ends}"))
     rows.append(("per accelerator", f"{_tokens(tokens.value / estimate.num_gpus)} tokens/s"))
-    if answer.keeps_up:
-        rows.append(("per user", f"{1 / estimate.tpot_s.value:,.1f} tokens/s"))
+    if answer.keeps_up and estimate.further_token_s is not None:
+        rows.append(("per user", f"{1 / estimate.further_token_s.value:,.1f} tokens/s"))
     at_once = f"{together:,.0f}" if together >= 10 else f"{together:.2g}"
     decoding = f" with {at_once} decoding at once" if estimate.job.output_tokens > 1 else ""
     rows.append(("requests", f"{format_number(requests.value * replicas)}/s{decoding}"))

@@ -271,9 +271,8 @@ def _corpus_text(answer: TrainAnswer) -> str | None:
     corpus, price = answer.corpus, answer.corpus_storage
     if corpus is None:
         return None
-    tokens, ids, text = corpus.tokens, units.format_bytes(corpus.ids_bytes), units.format_bytes(corpus.text_bytes)
     cost = "" if price is None else f"; {units.format_usd(price[0])} a month in object storage ({price[1]})"
-    return f"{units.format_count(tokens)} tokens: {ids} as ids of {corpus.id_bytes} bytes, about {text} as text{cost}"
+    return f"{units.format_count(corpus.tokens)} tokens: {corpus.text}{cost}"
 
 
 def scaling_document(answer: CompareAnswer) -> dict[str, Any]:

@@ -25,10 +25,12 @@ def longest(model: Model) -> int | None:
 
 
 def check_length(model: Model, tokens: int, *, what: str = "a sequence") -> tuple[str, ...]:
-    """Assumptions for `tokens` tokens beyond the length of the model; empty within it.
+    """Assumptions for `tokens` tokens beyond the length of the model; empty within it, and where images fix the length.
 
     Raises: SpecError: learned positions end before, or it is more than `STRETCH` times as long.
     """
+    if model.stacks and model.stacks[0].tokens_per_sample is not None:
+        return ()
     most, made = longest(model), model.max_position
     if most is not None and tokens > most:
         reason = "its learned positions end there" if learned_positions(model) else f"{made:,} tokens x {STRETCH}"
@@ -36,6 +38,6 @@ def check_length(model: Model, tokens: int, *, what: str = "a sequence") -> tupl
             f"{what} of {tokens:,} tokens exceeds the context of {model.name}, made for {made or most:,} ({reason}); "
             f"shorten it to {most:,} or less"
         )
-    if made and tokens > made and model.stacks[0].tokens_per_sample is None:
+    if made and tokens > made:
         return (f"{what} of {tokens:,} tokens is longer than the {made:,} that {model.name} is made for",)
     return ()
