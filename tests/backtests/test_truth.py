@@ -72,10 +72,10 @@ ANCHORS = [
     ("kernels", "k0249_D", "", -24.1),  # decoding of one sequence on B200
     ("kernels", "k0147_C", "", 13.3),  # an all-reduce of 1 MiB on eight H100
     ("kernels", "k1044_M", "", -5.9),  # experts in fp8
-    ("training", "llm-foundry-mpt-7b-h100-sxm-80gb-n512-s2048-bf16", "", 12.9),
+    ("training", "llm-foundry-mpt-7b-h100-sxm-80gb-n512-s2048-bf16", "", 11.4),
     ("training", "megatron-sc21-t1-gpt-1008b-a100-sxm-80gb-n3072-s2048-fp16", "", -12.6),
     ("training", "mbridge-26.04.01-deepseek-v3-671b-b200-n256-s4096-mxfp8", "", -11.2),
-    ("training", "nemo-2412-ft-llama2-13b-h100-sxm-80gb-n8-s4096-fp8-2", "", -12.4),  # LoRA
+    ("training", "nemo-2412-ft-llama2-13b-h100-sxm-80gb-n8-s4096-fp8-2", "", -13.5),  # LoRA
     ("gpu-hours", "llama-65b", "", 15.2),
     ("serving", "s0514", "output_tokens_per_s", -11.3),  # offline, TensorRT-LLM, 70B on two H100
     ("serving", "s1361", "output_tokens_per_s", -2.5),  # a fixed batch, vLLM of 2024, 70B on four A100
