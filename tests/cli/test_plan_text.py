@@ -46,3 +46,16 @@ def test_the_share_of_what_a_plan_sustains_is_told_apart_from_the_time_in_engine
     busy = next(line for line in out.splitlines() if line.startswith("  busy"))
     assert "of the time in engine steps, cache at most" in busy
     assert float(share.split()[-2]) < float(busy.split()[1])
+
+
+@pytest.mark.parametrize(("seq", "assumed"), [([], " with the sequence length assumed below"), (["--seq", "2048"], "")])
+def test_a_chance_to_fit_says_which_inputs_are_assumed(
+    seq: list[str], assumed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Longer samples, which nobody rules out, take more: `memory` and `train` count them in, the plan has a length."""
+    words = ["plan", "Llama-3.1-8B", "--task", "finetune", "--lora", "16", "--tokens", "50M", "--gpu", "rtx6000ada"]
+    assert main([*words, *seq]) == 0
+    out = capsys.readouterr().out
+    [line] = [line for line in out.splitlines() if line.startswith("fits in memory")]
+    assert line.endswith(f"chance{assumed}")
+    assert ("sequence length not stated" in out) == bool(assumed)

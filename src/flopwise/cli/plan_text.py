@@ -53,6 +53,8 @@ WITHOUT_FIRST = ("encode", "batch")
 """Tasks without a first token: an encoder has none, and the requests of a batch wait for one another."""
 UNMEASURED = "no measured run of this kind on this architecture"
 """How the evidence of such a candidate begins."""
+LARGER = 1.05
+"""Memory at the end of an assumed input, over that of the plan, from which the chance to fit says what is assumed."""
 OLD_DAYS = 180
 """Prices older than that are marked."""
 
@@ -292,10 +294,10 @@ def _best(best: Candidate, plan: Plan, paper: Screen) -> str:
     rows += [(_label(name, plan), _figure(name, value, plan.task)) for name, value in figures.items()]
     if best.simulated is not None:
         rows += _simulation_rows(best.simulated, queued=plan.task == "batch")
-    rows += [
-        (MET.get(name, f"meets {TARGET_NAMES.get(name, name)}"), f"{units.format_chance(p)} chance")
-        for name, p in best.meets.items()
-    ]
+    chances = {name: f"{units.format_chance(p)} chance" for name, p in best.meets.items()}
+    if (larger := [one.name for one in plan.unstated if one.memory_high > LARGER]) and "memory" in chances:
+        chances["memory"] += f" with the {' and the '.join(larger)} assumed below"
+    rows += [(MET.get(name, f"meets {TARGET_NAMES.get(name, name)}"), text) for name, text in chances.items()]
     return pairs(rows, paper)
 
 
