@@ -293,19 +293,16 @@ def test_rows_with_drafts_are_not_predicted() -> None:
     assert row_job(cells | {"speculation": "off"}, FACTS)[0] == row_job(cells, FACTS)[0]
 
 
-def test_replicas_make_their_tokens_together_and_each_in_its_own_time() -> None:
-    """Nearly: behind one balancer users of four are not spread evenly at each moment, and the last one ends them."""
-    cells = {
-        "model": "Llama-3.1-8B",
-        "gpu": "H100-SXM-80GB",
-        "engine": "vllm",
-        "mode": "serving_concurrency",
-        "tp": "1",
-    }
-    cells |= {"mode": "serving_concurrency", "input_tokens": "512", "output_tokens": "128"}
-    one = {p.quantity: p.predicted or 0.0 for p in predict_row(cells | {"gpus": "1", "concurrency": "8"}, FACTS)}
-    four = {p.quantity: p.predicted or 0.0 for p in predict_row(cells | {"gpus": "4", "concurrency": "32"}, FACTS)}
-    assert four == pytest.approx(one | {"output_tokens_per_s": 4 * one["output_tokens_per_s"]}, rel=0.05)
+@pytest.mark.parametrize(("mode", "column", "rel"), [
+    ("fixed_batch", "batch", 1e-6), ("serving_concurrency", "concurrency", 0.05),
+])  # fmt: skip
+def test_replicas_make_their_tokens_together_and_each_in_its_own_time(mode: str, column: str, rel: float) -> None:
+    """Users behind one balancer are not spread evenly at each moment, and the last one of all of them ends the run."""
+    cells = {"model": "Llama-3.1-8B", "gpu": "H100-SXM-80GB", "engine": "vllm", "mode": mode, "tp": "1"}
+    cells |= {"input_tokens": "512", "output_tokens": "128"}
+    one = {p.quantity: p.predicted or 0.0 for p in predict_row(cells | {"gpus": "1", column: "8"}, FACTS)}
+    four = {p.quantity: p.predicted or 0.0 for p in predict_row(cells | {"gpus": "4", column: "32"}, FACTS)}
+    assert four == pytest.approx(one | {"output_tokens_per_s": 4 * one["output_tokens_per_s"]}, rel=rel)
 
 
 @pytest.mark.parametrize("lengths", ["", "uniform 0.8-1.0"])

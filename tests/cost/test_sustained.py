@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from each import each
+from fit_training import PRODUCTS
 from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import all_to_all_s
 from flopwise.cost.kernels import BACKWARD_SOFTMAX, Elements, matmul_s, score_dims, work_s
@@ -183,12 +184,9 @@ def test_what_was_measured_under_the_limit_of_its_own_device_loses_nothing_more(
     assert limited_rates(found) is found
 
 
-@pytest.mark.parametrize(
-    ("chip", "share"),
-    [("L4", 0.755), ("H100-PCIe", 0.660), ("H100-NVL", 0.585), ("A100-PCIe-80", 0.822), ("RTX A6000", 0.614)],
-)
+@pytest.mark.parametrize(("chip", "share"), [(name, share) for name, share, _ in PRODUCTS])
 def test_large_products_under_a_card_s_own_limit_reach_what_was_measured(chip: str, share: float) -> None:
-    """mag-/gpu_benchmark and fanghostt/transformers-benchmarks, READMEs: the best large product over the peak."""
+    """The best large product over the peak, which the fit of a training step sees beside the runs."""
     assert limited_rates(rates(FACTS.accelerator(chip))).value["matmul_frac.bf16"] == pytest.approx(share, rel=0.12)
 
 

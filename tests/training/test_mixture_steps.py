@@ -90,13 +90,23 @@ V3 = {"batch": 15360, "gpus": 2048, "precision": "fp8_block", "schedule": "dualp
 """DeepSeek-V3 (arXiv 2412.19437) sections 1, 3 and 4.2: 180 k H800-hours a trillion tokens."""
 
 
-@pytest.mark.parametrize(("name", "hours", "options"), [("DeepSeek-V2", 172.8e3, V2), ("DeepSeek-V3", 180e3, V3)])
+DEEPSEEK = [("DeepSeek-V2", 172.8e3, V2), ("DeepSeek-V3", 180e3, V3)]
+SLOW = "12.4 % slow since the constants of 2026-11-30, 8 % before: the bound that it had is not met"
+
+
+@pytest.mark.parametrize(
+    ("name", "hours", "options"),
+    [pytest.param(*DEEPSEEK[0], marks=pytest.mark.xfail(reason=SLOW, strict=True)), DEEPSEEK[1]],
+)
 def test_published_runs_on_h800(name: str, hours: float, options: dict[str, Any]) -> None:
-    """V2 is 12.4 % slow by the constants of 2026-11-30, 8 % by those before; V3 is 7 % slow."""
     found = deepseek(name, **options)
-    measured = 1e12 / (hours * 3600)
-    assert found.tokens_per_s_per_gpu == pytest.approx(measured, rel=0.13)
-    assert found.low < measured < found.high
+    assert found.tokens_per_s_per_gpu == pytest.approx(1e12 / (hours * 3600), rel=0.12)
+
+
+@pytest.mark.parametrize(("name", "hours", "options"), DEEPSEEK)
+def test_published_runs_on_h800_are_in_the_interval_and_fit(name: str, hours: float, options: dict[str, Any]) -> None:
+    found = deepseek(name, **options)
+    assert found.low < 1e12 / (hours * 3600) < found.high
     assert float(found.memory.total_bytes) < 1.05 * 80 * 2**30  # they ran
 
 

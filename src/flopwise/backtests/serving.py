@@ -452,7 +452,7 @@ def _in_flight(row: Row, mode: str, requests: float | None) -> int | None:
     return min(int(stated or 1), int(requests or stated or 1))
 
 
-def _loops(job: ServeJob, mode: str) -> bool:
+def _simulates_users(job: ServeJob, mode: str) -> bool:
     """True if users in a closed loop are simulated, as `flopwise serve` does."""
     if mode == USERS:
         return job.decodes and job.model.kind != "encoder-decoder"
@@ -519,7 +519,7 @@ def predict_row(row: Row, facts: Facts) -> list[Prediction]:
         if job.requests is not None:
             finite = finite_run(job, _run_traffic(row, job, replicas), replicas, facts)
             result, run = estimate(job, finite.means), finite.simulated
-        elif _loops(job, mode):
+        elif _simulates_users(job, mode):
             lengths = None if mode == USERS and not row.get("lengths") else _lengths_text(row, job)
             loop = closed_loop_run(job, facts, lengths, replicas=replicas)
             result, run = loop.estimate, loop.runs[-1]
