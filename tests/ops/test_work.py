@@ -261,7 +261,7 @@ def test_a_recurrence_decodes_one_step_at_a_time() -> None:
     item = Recurrence(name="scan", kind="mamba2", heads=8, key_dim=128, value_dim=64, state=8 * 128 * 64, chunk=256)
     decode = work(item, Shape(batch=4, query=1, context=9000))
     assert decode.flops == decode.causal_flops == 4 * 8 * 2 * 2 * 128 * 64
-    assert decode.kv_elems == 4 * 8 * 128 * 64
+    assert decode.kv_elems == 2 * 4 * 8 * 128 * 64  # read and written
     column = work(item, Shape(batch=4, query=np.array([1, 512, 0]), context=9000))
     assert column.flops[0] == decode.flops  # type: ignore[index]
     assert column.flops[1] > column.causal_flops[1] > 512 * decode.flops  # type: ignore[index]

@@ -531,6 +531,40 @@ def decode_attention_s(
     return in_blocks(formula, (batch, heads.query, heads.kv, context, query))
 
 
+PAGED_ROWS = 64.0
+"""Queries of a block of FlashAttention 2 over a cache in pages (csrc/flash_attn/src/flash_fwd_launch_template.h)."""
+LARGEST_HEAD = 256
+"""Dimension beyond which FlashAttention is not built."""
+
+
+def one_call_attention_s(rates: Rates, work: Work, elements: Elements = PLAIN) -> Timing:
+    """Seconds of decoding by FlashAttention's kernel for prompts, which takes both in one call; element by element.
+
+    Each query head of a sequence has a block of its own, which its few queries do not fill and which sees all keys:
+    heads that share keys are not packed into one block, and keys are not split over cores.
+
+    Source: flash-attention, csrc/flash_attn/flash_api.cpp (mha_varlen_fwd); vLLM pull request 58013.
+    Assumes: blocks are as fast as full ones and start as those of decoding do; heads that share keys find them in the
+    L2 cache; blocks beyond a sequence's queries, which the longest prompt of a call makes start and end at once, take
+    no time.
+    """
+    qk_dim, v_dim = work.qk_dim, work.v_dim
+    rate = rates.peak_flops_per_s("bf16") * rates.value["attention_frac"]
+    key_s = 2.0 * PAGED_ROWS * score_dims(rates, qk_dim, v_dim) * rates.num_sms / rate
+    block_s, fixed_s = rates.value["decode_block_s"], rates.value["decode_s"]
+    reach = work.window if work.window is not None else np.inf
+
+    def formula(batch: Ints, of_query: Ints, of_kv: Ints, context: Ints, query: Ints) -> Timing:
+        context = np.minimum(context, reach)
+        count = batch * of_query * np.ceil(query / PAGED_ROWS)
+        moved = batch * of_kv * context * (qk_dim + v_dim) * elements.kv_bytes
+        moved = moved + batch * query * of_query * (qk_dim + v_dim) * elements.act_bytes
+        memory_s = read_s(rates, moved) / rates.value["decode_frac"]
+        return overlap_timing(rates, waves(count, rates.num_sms, 1.0) * (context * key_s + block_s), memory_s, fixed_s)
+
+    return in_blocks(formula, (work.batch, work.heads, work.kv_heads, work.context, work.query))
+
+
 def attention_s(rates: Rates, work: Work, elements: Elements = PLAIN) -> Timing:
     """Seconds of an attention `Work`; decoding where a sequence has few queries, prefill elsewhere; element by element.
 

@@ -382,6 +382,9 @@ class Engine(Software):
     scan_bytes: float = 2.0  # of an element of a scan's state; windows of convolutions are as the weights
     wide_scans: frozenset[str] = frozenset()  # models (by their type) whose scans have 4 bytes whatever others have
     paged_states: bool = False  # states are pages as large as a block of keys and values, whose blocks grow to that
+    chunks_decoding: bool = (
+        False  # in steps with prompts delta rules take what decodes for prompts: a block of tokens each
+    )
     states_source: str = ""
     states_date: str = ""
     prefill_tokens: int  # tokens of one chunk of prefill; 0: whole prompts
@@ -465,6 +468,11 @@ class Engine(Software):
     copies_cache: bool = False  # each step copies the cache to append to it, and for each query head that shares it
     dots_bytes: bool = False  # few rows are multiplied with packed weights as integers, four bytes an instruction
     split_s: float = 0.0  # host time a device and product where ranks share nothing but products, one after another
+    attention_source: str = ""  # of attention over prompts and over what decodes in one call
+    attention_date: str = ""
+    one_call_capabilities: frozenset[str] = frozenset()  # compute capabilities of devices on which one call of
+    # FlashAttention 2 has both, by the kernel for prompts
+    one_call: bool = False  # the device that it is started on is such a one
     joined_source: str = ""  # of experts in one kernel
     joined_date: str = ""
     joined_experts: frozenset[str] = frozenset()  # formats of published models (any: all) whose experts' products are
@@ -502,7 +510,9 @@ class Engine(Software):
         if accelerator is None:
             return self
         limited = _offline_on(self, accelerator) if offline else _server_on(self, accelerator)
-        return _beside_switch(limited, accelerator.link in ADDING_LINKS) if limited.communicator_bytes else limited
+        one_call = accelerator.compute_capability in self.one_call_capabilities
+        adds = accelerator.link in ADDING_LINKS or not self.communicator_bytes
+        return limited if (adds, one_call) == (self.switch_adds, self.one_call) else _beside(limited, adds, one_call)
 
     def limits_on(self, accelerator: Accelerator) -> StepLimits | None:
         """Its limits of a step on a device; None: those that it has everywhere."""
@@ -511,6 +521,10 @@ class Engine(Software):
     def window_pool(self, model_type: str) -> WindowPool | None:
         """The pool of layers with windows, of models of a type; None: they are cached as `exploits_windows` says."""
         return next((pool for pool in self.window_pools if pool.model_type == model_type), None)
+
+    def scan_bytes_of(self, model_type: str) -> float:
+        """Bytes of an element of a scan's state, of models of a type."""
+        return 4.0 if model_type in self.wide_scans else self.scan_bytes
 
     def profiles(self, device_kind: str) -> bool:
         """True if the engine leaves room for its largest step beside the cache, whatever runs on such a device."""
@@ -548,9 +562,9 @@ def _with_limits(engine: Engine, max_batch: int, prefill_tokens: int) -> Engine:
 
 
 @lru_cache
-def _beside_switch(engine: Engine, switch_adds: bool) -> Engine:
-    """The engine on a device with such a switch, or without: the same object for all of them."""
-    return replace(engine, switch_adds=switch_adds)
+def _beside(engine: Engine, switch_adds: bool, one_call: bool) -> Engine:
+    """The engine on a device with such a switch and attention, or without: the same object for all of them."""
+    return replace(engine, switch_adds=switch_adds, one_call=one_call)
 
 
 ADDING_LINKS = frozenset({"nvlink4", "nvlink5"})

@@ -57,7 +57,7 @@ class Work:
     weight_elems: Floats = 0.0  # weight elements read
     in_elems: Floats = 0.0
     out_elems: Floats = 0.0
-    kv_elems: Floats = 0.0  # cached elements read (attention), state elements (recurrence)
+    kv_elems: Floats = 0.0  # cached elements read (attention), state elements read and written (recurrence)
     heads: Ints = 0
     kv_heads: Ints = 0
     qk_dim: int = 0

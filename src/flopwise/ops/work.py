@@ -271,7 +271,7 @@ def _(item: Recurrence, shape: Shape, split: Split) -> Work:
     heads = ceil_div(item.heads, split.tp) if item.shard else item.heads
     m = rows("tokens", shape, split)
     scan, counted = recurrence_flops(item, shape.query)
-    state = shape.batch * (item.state * 1.0) * heads / item.heads
+    state = 2.0 * shape.batch * item.state * heads / item.heads  # read, and written again
     per_token = heads * (2 * item.key_dim + 2 * item.value_dim)
     return Work(
         name=item.name, kind="recurrence", flops=m * heads * counted, causal_flops=m * heads * scan,

@@ -19,7 +19,7 @@ from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, chec
 from flopwise.ops.types import Array
 from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.disaggregated import disaggregated_steady
-from flopwise.serving.iteration import Runner, StepLoad, StepTime, prompt, whole_prompts
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, mixed_notes, prompt, whole_prompts
 from flopwise.serving.job import Offload, Ranged, ServeEstimate, ServeJob, in_its_class, latency_band, serving_band
 from flopwise.serving.memory import (
     ServingLayout,
@@ -638,6 +638,7 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
         *memory.assumptions,
         *technique_assumptions(job),
         *(note for note in (path.note, converted) if note),
+        *(mixed_notes(job.software, job.model, job.kv_dtype) if job.decodes else ()),
         *(split if job.decodes and priced else ()),
     )
     return tuple(dict.fromkeys(assumptions))

@@ -23,8 +23,10 @@ from flopwise.cost.collectives import (
     level_groups,
 )
 from flopwise.cost.kernels import (
+    DECODE_QUERIES,
     DOT,
     KEYS,
+    LARGEST_HEAD,
     PACKED_16,
     PACKING,
     PORTED,
@@ -32,6 +34,7 @@ from flopwise.cost.kernels import (
     VECTOR_FRAC,
     Elements,
     Timing,
+    one_call_attention_s,
     pointwise_s,
     work_s,
 )
@@ -51,12 +54,13 @@ from flopwise.facts.architecture import (
     Stack,
 )
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
+from flopwise.ops.cache import STATE_BYTES
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
 from flopwise.ops.routing import busiest_rank, fullest_copies
 from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats, Ints
-from flopwise.ops.work import item_work, touched_experts
+from flopwise.ops.work import item_work, recurrence_flops, touched_experts
 from flopwise.serving.memory import generates
 from flopwise.serving.precision import PartsPath, conversion_note
 from flopwise.values import dataclass, kept_by_identity, replace
@@ -105,6 +109,7 @@ class StepLoad:
     encoded: Floats = 0  # prompts whose encoder (or second tower) runs in this step
     encoder: Floats = 0  # tokens that the encoder makes of a prompt, which cross-attention sees
     prefill_ranks: Floats = np.inf  # attention replicas that work on as many prompt tokens; infinite: all of them
+    beside_prompts: bool = False  # prompts that are not counted here are read in the same step
     every: bool = False  # all tokens' results are asked for, not only the last one's: encoders
     only_seconds: bool = False  # of the step's times, only `seconds` is asked for
 
@@ -163,6 +168,37 @@ def recurrent_layers(stack: Stack) -> int:
 
 def _layers_with(stack: Stack, is_one: Callable[[Item], bool]) -> int:
     return sum(n for kind, n in layer_kinds(stack) if any(is_one(item) for item in kind.items))
+
+
+def shares_calls(engine: Engine, model: Model, cache: CacheFormat) -> bool:
+    """True if one call of FlashAttention 2 has the prompts of a step and what decodes beside them.
+
+    Source: `one_call_capabilities` of data/engines.json; vLLM, platforms/cuda.py: a cache in 8 bits, and a model with
+    sinks, latents or heads beyond its largest in any layer (Gemma 4), have other kernels.
+    Assumes: these take prompts and decoding apart.
+    """
+    return engine.one_call and cache.elem_bytes == WIDE_BITS / 8 and _is_for_flash_attention(model.stacks[0])
+
+
+@kept_by_identity(64)
+def _is_for_flash_attention(stack: Stack) -> bool:
+    heads = [item for kind in stack.kinds for item in kind.items if isinstance(item, Attend)]
+    plain = (not i.sinks and i.latent_dim is None and max(i.qk_dim, i.v_dim) <= LARGEST_HEAD for i in heads)
+    return bool(heads) and all(plain)
+
+
+def mixed_notes(engine: Engine, model: Model, cache: CacheFormat) -> tuple[str, ...]:
+    """The assumptions on steps that read prompts and decode: what decodes runs in kernels for prompts.
+
+    Source: `Runner.step`. Assumes: as there.
+    """
+    attention = (
+        f"one call of FlashAttention 2 has prompts and decoding here ({engine.name}): beside prompts each query head "
+        "that decodes computes a block of its own"
+    )
+    rule = f"{engine.name} computes a block of tokens for each sequence that decodes beside prompts (delta rules)"
+    blocks = engine.chunks_decoding and delta_layers(model.stacks[0]) > 0
+    return ((attention,) if shares_calls(engine, model, cache) else ()) + ((rule,) if blocks else ())
 
 
 @kept_by_identity(64)
@@ -304,6 +340,15 @@ class Runner:
     def kv_bytes(self) -> float:
         """Bytes of a cached element."""
         return self.kv_dtype.elem_bytes
+
+    def _cached_bytes(self, work: Work) -> float:
+        """Bytes of an element of what one operation reads of the cache, or of a recurrent state.
+
+        Source: as of `flopwise.ops.cache.state_bytes`. Assumes: windows of convolutions are as the state behind them.
+        """
+        if work.kind != "recurrence":
+            return self.kv_bytes
+        return max(self.engine.scan_bytes_of(self.model.model_type), STATE_BYTES)
 
     def step(self, load: StepLoad, split: ServingLayout) -> StepTime:
         """Time of one step; shape of the broadcast of `load` and `split`.
@@ -522,7 +567,7 @@ class Runner:
         )
         if load.only_seconds and not self.rates.is_host:  # whose host's own work waits for what is read (`cold_host`)
             return sums
-        nbytes = work.weight_elems * bits / 8 + work.kv_elems * self.kv_bytes
+        nbytes = work.weight_elems * bits / 8 + work.kv_elems * self._cached_bytes(work)
         if load.only_seconds:
             return sums._replace(read_bytes=nbytes)
         parts = kernel_parts(self.own_rates, work, dtype, timing)
@@ -553,10 +598,13 @@ class Runner:
         self, group: Group, load: StepLoad, cut: Split, ranks: _ExpertRanks, *, inside: bool
     ) -> Iterator[TimedKernel]:
         for counted in _works(group, load, cut, ranks, inside=inside):
-            work = self._as_read(counted)
+            work = self._in_blocks(group[0], self._as_read(counted), load)
             dtype, bits = self._format(work, inside=inside)
             act_bytes = self._act_bytes if inside else self.plain_bytes
-            timing = work_s(self.own_rates, work, Elements(dtype, bits, act_bytes, self.kv_bytes))
+            elements = Elements(dtype, bits, act_bytes, self._cached_bytes(work))
+            timing = work_s(self.own_rates, work, elements)
+            if self._joins(work):
+                timing = self._in_one_call(timing, work, load, elements)
             timing = self.among_others(self._fusion(work, timing))
             yield TimedKernel(work, dtype, bits, timing, self._conversion_s(work))
 
@@ -589,6 +637,40 @@ class Runner:
         if self.engine.copies_cache:
             passes = 3.0 + np.where(np.asarray(shared) > 1, 2.0 * shared, 0.0)
         return replace(work, kv_heads=work.heads, kv_elems=work.kv_elems * passes)
+
+    def _in_blocks(self, item: Item, work: Work, load: StepLoad) -> Work:
+        """Sequences that decode, in a step with prompts: each as a block of tokens of the rule's parallel form.
+
+        Source: `chunks_decoding` of data/engines.json. Assumes: tokens that are not there are computed and not moved.
+        """
+        chunked = self.engine.chunks_decoding and isinstance(item, Recurrence) and item.kind in DELTA_RULES
+        if not (chunked and np.all(np.asarray(work.query) == 1)):
+            return work
+        beside = load.beside_prompts | (np.asarray(load.prefill_tokens) > 0)
+        tokens = 1.0 * work.batch * work.heads * item.chunk
+        scan, counted = (tokens * each for each in recurrence_flops(item, item.chunk))
+        flops, causal_flops = np.where(beside, counted, work.flops), np.where(beside, scan, work.causal_flops)
+        return replace(work, flops=flops, causal_flops=causal_flops)
+
+    def _joins(self, work: Work) -> bool:
+        """True of decoding that shares its call of attention with the prompts of a step.
+
+        Source: `shares_calls`. Assumes: as there.
+        """
+        few = work.kind == "attention" and bool(np.all(np.asarray(work.query) <= DECODE_QUERIES))
+        return few and shares_calls(self.engine, self.model, self.kv_dtype)
+
+    def _in_one_call(self, alone: Timing, work: Work, load: StepLoad, elements: Elements) -> Timing:
+        """Decoding in a step: by a kernel of its own (`alone`) where no prompt is read, no draft verified, no window.
+
+        Source, Assumes: as of `one_call_attention_s`.
+        """
+        always = load.beside_prompts or work.window is not None
+        beside = always | (np.asarray(load.prefill_tokens) > 0) | (np.asarray(work.query) > 1)
+        if not np.any(beside):
+            return alone
+        joined = one_call_attention_s(self.own_rates, work, elements)
+        return Timing(*(np.where(beside, a, b) for a, b in zip(joined, alone, strict=True)))
 
     def _fusion(self, work: Work, timing: Timing) -> Timing:
         """Norms and elementwise operations that share passes with others; eager ones repeat them.

@@ -297,7 +297,7 @@ def _cache_bytes(
     own = np.asarray(context) - changes.shared_tokens
     if changes.kept_frac < 1.0:
         own = own * changes.kept_frac
-    how: dict[str, Any] = {"tp": layout.tp, "scan_bytes": 4.0 if model.model_type in row.wide_scans else row.scan_bytes}
+    how: dict[str, Any] = {"tp": layout.tp, "scan_bytes": row.scan_bytes_of(model.model_type)}
     pages = _state_pages(model, row, dtype.elem_bytes, how) if row.paged_states else None
     block: Floats = row.block_tokens if pages is None else pages[0]
     padded = -(-own // block) * block

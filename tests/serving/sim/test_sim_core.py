@@ -79,12 +79,15 @@ def some_chains(rng: Generator) -> RequestTrace:
 def some_cost(rng: Generator, unit: int) -> StepCost:
     """`unit` 1: steps of a few picoseconds, so that many things happen at one time."""
     tokens = np.arange(MOST_TOKENS + MOST_DRAFTED * MOST_BATCH, dtype=np.int64)
-    batch = np.arange(MOST_BATCH + 1, dtype=np.int64)
+    kinds = int(rng.integers(1, 3))  # of steps: without prompts, and with
+    batch = np.tile(np.arange(MOST_BATCH + 1, dtype=np.int64), kinds)
+    batch[MOST_BATCH + 1 :] *= 3
     return StepCost(
+        beside=(kinds - 1) * (MOST_BATCH + 1),
         tokens_ps=unit * (rng.integers(1, 5) + tokens * rng.integers(0, 3)) * (tokens > 0),
         decode_ps=unit * batch * rng.integers(0, 3),
-        cached_ps=np.full_like(batch, rng.integers(0, 4) * (unit // 50 + 1)),
-        window_ps=np.full_like(batch, rng.integers(0, 3) * (unit // 50 + 1)),
+        cached_ps=np.repeat(rng.integers(0, 4, kinds), MOST_BATCH + 1) * (unit // 50 + 1),
+        window_ps=np.repeat(rng.integers(0, 3, kinds), MOST_BATCH + 1) * (unit // 50 + 1),
         window=int(rng.choice([0, 1, 16, 30, 64])),
         prefill=tuple(unit * int(v) for v in rng.integers(0, 5, 4)),  # type: ignore[arg-type]
         request_ps=int(rng.choice([0, 5, 10**8])),

@@ -93,7 +93,13 @@ def test_costs_out_of_range_are_refused() -> None:
     column = np.arange(5, dtype=np.int64) * PS
     good: dict[str, Any] = {"tokens_ps": column, "decode_ps": column, "cached_ps": column, "window_ps": column}
     StepCost(**good)
-    for wrong in ({"tokens_ps": 0 * column}, {"decode_ps": -column}, {"window_ps": column[:2]}, {"window": -1}):
+    for wrong in (
+        {"tokens_ps": 0 * column},
+        {"decode_ps": -column},
+        {"window_ps": column[:2]},
+        {"window": -1},
+        {"beside": 3},
+    ):
         with pytest.raises(SpecError):
             StepCost(**(good | wrong))
     with pytest.raises(SpecError, match="the limits allow"):

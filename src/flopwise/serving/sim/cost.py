@@ -13,9 +13,9 @@ from flopwise.values import dataclass
 LARGEST_PS = PS * 3600
 """No entry of a table may be longer than an hour, so that sums stay far below 2**63."""
 (
-    STEP, TOKEN, PAIR, NEAR_PAIR, DECODE_TOKENS, LAUNCH, LAUNCH_DECODING, GRAPH_TOKENS, BEYOND, BEYOND_DECODING
-) = range(10)  # fmt: skip
-"""Places in `StepCost.scalars`: of `prefill`, `decode_tokens`, `launch_ps`, `graph_tokens` and `beyond_ps`."""
+    STEP, TOKEN, PAIR, NEAR_PAIR, DECODE_TOKENS, LAUNCH, LAUNCH_DECODING, GRAPH_TOKENS, BEYOND, BEYOND_DECODING, BESIDE
+) = range(11)  # fmt: skip
+"""Places in `StepCost.scalars`: of `prefill`, `decode_tokens`, `launch_ps`, `graph_tokens`, `beyond_ps`, `beside`."""
 
 
 def step_ps(
@@ -43,7 +43,8 @@ def step_ps(
     tokens = batch * scalars[DECODE_TOKENS] + chunk
     total = tokens_ps[tokens]
     if batch > 0:
-        total += decode_ps[batch] + cached_ps[batch] * cached + window_ps[batch] * windowed
+        place = batch + scalars[BESIDE] if chunk > 0 else batch
+        total += decode_ps[place] + cached_ps[place] * cached + window_ps[place] * windowed
     if chunk > 0:
         total += scalars[STEP] + scalars[TOKEN] * chunk
         total += (scalars[PAIR] * pairs + scalars[NEAR_PAIR] * window_pairs) // 1000
@@ -73,11 +74,17 @@ class StepCost:
     launch_ps: tuple[int, int] = (0, 0)  # least of a step with prompts, and what is added if sequences decode in it
     graph_tokens: int = 0  # tokens of a step up to which `launch_ps` holds
     beyond_ps: tuple[int, int] = (0, 0)  # `launch_ps` of a step with more
+    beside: int = 0  # place in the columns by sequences from which on they are of steps with prompts; 0: as of others
 
     @property
-    def scalars(self) -> tuple[int, int, int, int, int, int, int, int, int, int]:
+    def scalars(self) -> tuple[int, ...]:
         """The scalars that `step_ps` takes in addition to the tables."""
-        return (*self.prefill, self.decode_tokens, *self.launch_ps, self.graph_tokens, *self.beyond_ps)
+        return (*self.prefill, self.decode_tokens, *self.launch_ps, self.graph_tokens, *self.beyond_ps, self.beside)
+
+    @property
+    def batches(self) -> int:
+        """Entries of the columns by sequences for one kind of step: one more than the largest batch."""
+        return self.beside or len(self.decode_ps)
 
     @property
     def front_scalars(self) -> tuple[int, int, int, int]:
@@ -88,6 +95,8 @@ class StepCost:
         """Refuse what the clock cannot count."""
         if len({len(self.decode_ps), len(self.cached_ps), len(self.window_ps)}) != 1:
             raise SpecError("decode_ps, cached_ps and window_ps must be of one length: the largest batch plus one")
+        if 2 * self.beside not in (0, len(self.decode_ps)):
+            raise SpecError(f"beside {self.beside} is out of range; allowed: 0, or half the length of decode_ps")
         others = np.asarray(self.prefill + self.launch_ps + self.beyond_ps)
         columns = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps, others)
         if any(np.any(c < 0) or np.any(c > LARGEST_PS) for c in columns) or min(self.window, *self.front_scalars) < 0:

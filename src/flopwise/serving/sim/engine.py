@@ -98,9 +98,9 @@ class ReplicaLimits:
     def check(self, cost: StepCost) -> None:
         """Refuse tables that are too short for these limits."""
         tokens = max(self.step_tokens, self.max_batch) + (cost.decode_tokens - 1) * self.max_batch
-        if len(cost.tokens_ps) <= tokens or len(cost.decode_ps) <= self.max_batch:
+        if len(cost.tokens_ps) <= tokens or cost.batches <= self.max_batch:
             raise SpecError(
-                f"step costs for {len(cost.tokens_ps) - 1:,} tokens and {len(cost.decode_ps) - 1:,} sequences; "
+                f"step costs for {len(cost.tokens_ps) - 1:,} tokens and {cost.batches - 1:,} sequences; "
                 f"the limits allow {tokens:,} and {self.max_batch:,}"
             )
 
@@ -288,7 +288,7 @@ def _joined_cost(cost: StepCost, load: _LoadedScheduler, job: ServeJob) -> StepC
     few = replace(reading, prefill_ranks=max(1.0, ranks * own / max(share, 1e-9)))
     every_s, few_s = (float(np.ravel(machine.step(one, job.layout).seconds)[0]) for one in (reading, few))
     less_ps = (every_s - few_s) / tokens * PS * np.arange(len(cost.tokens_ps))  # of prompts alone: all decode
-    batch = np.arange(len(cost.decode_ps))
+    batch = np.arange(len(cost.decode_ps)) % cost.batches
     decoding_ps = less_ps[batch * cost.decode_tokens] + (batch > 0) * longer_s * PS
     return replace(
         cost, tokens_ps=np.maximum(cost.tokens_ps - np.rint(less_ps).astype(np.int64), cost.tokens_ps > 0),
@@ -331,11 +331,15 @@ def _step_cost(
     batch, graph_tokens = np.arange(1, max_batch + 1), runner.engine.prompt_graph_tokens
     rests = timed.rests(grid, batch, np.array([1, graph_tokens + 1]))
     tokens_s = np.interp(np.arange(1, most + 1), grid, rests.tokens_s)
-    decode, cached, window = timed.decode_s(batch, context, tokens_s, rests.rows_s)
+    decoding = [timed.decode_s(batch, context, tokens_s, rests.rows_s)]
+    if runner.engine.one_call or runner.engine.chunks_decoding:
+        rows_s = timed.rows_s(batch, beside_prompts=True)
+        decoding.append(timed.decode_s(batch, context, tokens_s, rows_s, beside_prompts=True))
+    decode, cached, window = (np.concatenate([_table(part) for part in parts]) for parts in zip(*decoding, strict=True))
     launch_ps, beyond_ps = rests.launch_ps
     return StepCost(
-        tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0), decode_ps=_table(decode),
-        cached_ps=_table(cached), window_ps=_table(window), window=timed.window,
+        tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0), decode_ps=decode,
+        cached_ps=cached, window_ps=window, window=timed.window, beside=len(decode) - max_batch - 1,
         prefill=timed.prefill(step_tokens, context), request_ps=round(runner.engine.request_s * PS),
         decode_tokens=timed.each, front_ps=round(runner.engine.front_s * PS),
         front_token_ps=round(runner.engine.front_token_s * PS), stream_ps=round(runner.engine.stream_s * PS),
@@ -504,27 +508,37 @@ class _Timed:
         load = _prompt_of(tokens)
         return self._rest_s(self.runner.step(load, self.layout), load)
 
+    def rows_s(self, batch: Array, *, beside_prompts: bool) -> Array:
+        """Steps that decode so many sequences, without their attention, beside prompts or not."""
+        load = StepLoad(decode_batch=batch, decode_context=1024, beside_prompts=beside_prompts, only_seconds=True)
+        return self._rest_s(self.runner.step(load, self.layout), load)
+
     def _rest_s(self, step: StepTime, load: StepLoad) -> Array:
         """A step without its attention."""
         seconds = step.seconds - self.attention_s(load, windowed=False) - self.attention_s(load, windowed=True)
         return np.asarray(seconds)
 
-    def decode_s(self, batch: Array, context: int, tokens_s: Array, rows_s: Array) -> tuple[Array, Array, Array]:
+    def decode_s(
+        self, batch: Array, context: int, tokens_s: Array, rows_s: Array, *, beside_prompts: bool = False
+    ) -> tuple[Array, Array, Array]:
         """Fixed seconds, seconds a cached token and a token in the window, by batch.
 
-        `tokens_s`: of steps by tokens, from 1; `rows_s`: of those that decode, by batch.
+        `tokens_s`: of steps by tokens, from 1; `rows_s`: of those that decode, by batch. `beside_prompts`: these read
+        prompts, too.
         """
-        fixed, cached, window = self._kernels_alone(self._beside_lines, batch, context)
+        fixed, cached, window = self._kernels_alone(self._beside_lines, batch, context, beside_prompts)
         if self.whole is None:  # each sequence has a row of the head; of a whole step they are a part already
             fixed = fixed + np.maximum(rows_s - tokens_s[: len(batch)], 0.0)
         return fixed, cached, window
 
-    def _beside_lines(self, batch: Array, context: int) -> tuple[Array, Array, Array]:
+    def _beside_lines(self, batch: Array, context: int, beside_prompts: bool) -> tuple[Array, Array, Array]:
         """Seconds that decoding takes beside its tokens: as of `decode_s`."""
         fixed, slopes = np.zeros(len(batch)), []
         for windowed, longest in ((False, context), (True, min(self.window or 1, context))):
             contexts = ascending(np.geomspace(min(128, longest), longest, 7).astype(np.int64))
-            load = StepLoad(decode_batch=batch[:, None], decode_context=contexts[None, :])
+            load = StepLoad(
+                decode_batch=batch[:, None], decode_context=contexts[None, :], beside_prompts=beside_prompts
+            )
             seconds = np.broadcast_to(self.beside_s(load, windowed=windowed), (len(batch), len(contexts)))
             each, slope = _lines(contexts.astype(np.float64), seconds)
             fixed = fixed + each
