@@ -522,8 +522,8 @@ def decode_attention_s(
         tiles = np.ceil(rows / LATENT_ROWS) if latent else 1.0
         count = batch * of_kv * tiles
         tile_s = 2.0 * (LATENT_ROWS if latent else rows) * context * (qk_dim + v_dim) * rates.num_sms / rate
-        moved = batch * of_kv * context * cached * elements.kv_bytes
-        moved = moved + batch * query * of_query * (qk_dim + v_dim) * elements.act_bytes
+        own = batch * query * of_query * (qk_dim + v_dim) * elements.act_bytes  # queries and results
+        moved = batch * of_kv * context * cached * elements.kv_bytes + own
         memory_s = read_s(rates, moved, cold=cold) / rates.value["decode_frac"]
         compute_s = waves(count, rates.num_sms, tail) * (tile_s + block_s)
         return overlap_timing(rates, compute_s, memory_s, fixed_s)
@@ -556,10 +556,9 @@ def one_call_attention_s(rates: Rates, work: Work, elements: Elements = PLAIN) -
 
     def formula(batch: Ints, of_query: Ints, of_kv: Ints, context: Ints, query: Ints) -> Timing:
         context = np.minimum(context, reach)
+        heads = Heads(of_query, of_kv, qk_dim, v_dim)
+        memory_s = decode_attention_s(rates, heads, batch, context, elements, query=query).memory_s
         count = batch * of_query * np.ceil(query / PAGED_ROWS)
-        moved = batch * of_kv * context * (qk_dim + v_dim) * elements.kv_bytes
-        moved = moved + batch * query * of_query * (qk_dim + v_dim) * elements.act_bytes
-        memory_s = read_s(rates, moved) / rates.value["decode_frac"]
         return overlap_timing(rates, waves(count, rates.num_sms, 1.0) * (context * key_s + block_s), memory_s, fixed_s)
 
     return in_blocks(formula, (work.batch, work.heads, work.kv_heads, work.context, work.query))

@@ -382,9 +382,8 @@ class Engine(Software):
     scan_bytes: float = 2.0  # of an element of a scan's state; windows of convolutions are as the weights
     wide_scans: frozenset[str] = frozenset()  # models (by their type) whose scans have 4 bytes whatever others have
     paged_states: bool = False  # states are pages as large as a block of keys and values, whose blocks grow to that
-    chunks_decoding: bool = (
-        False  # in steps with prompts delta rules take what decodes for prompts: a block of tokens each
-    )
+    # in steps that read prompts, delta rules compute a block of tokens for each sequence that decodes
+    chunks_decoding: bool = False
     states_source: str = ""
     states_date: str = ""
     prefill_tokens: int  # tokens of one chunk of prefill; 0: whole prompts
