@@ -86,6 +86,9 @@ their two products tokens are sorted by expert, in three kernels (vLLM and SGLan
 over chunks: norms of queries and keys, sums of decays, products inside a chunk, their triangular solution, weights,
 states from chunk to chunk, and outputs (flash-linear-attention, chunk_gated_delta_rule; Mamba-2's has five, and states
 that are read and written)."""
+PRODUCTS = frozenset({"matmul", "grouped"})
+"""Kinds of operations ahead of which a kernel quantises what comes in (vLLM, per_token_group_quant_fp8 and
+scaled_fp8_quant; SGLang, sglang_per_token_group_quant_fp8), unless scales are found beforehand."""
 HOST_TIMES = ("request_s", "front_s", "step_s", "layer_s", "sequence_s")
 """Columns of an engine that no kernel depends on."""
 DELTA_RULES = frozenset({"delta", "kda"})
@@ -559,7 +562,8 @@ class Runner:
         """The sums of one kernel."""
         work, dtype, bits, timing, conversion_s = kernel
         starts: Floats = 1.0 if work.kind not in BETWEEN else np.asarray(work.flops) > 0  # not where a step has none
-        single = (LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0) * starts
+        quantises = work.kind in PRODUCTS and precision(dtype).quantised and not self.engine.static_scales
+        single = ((LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0) + quantises) * starts
         launches = single if work.kind in UNCOMPILED else single * self.engine.compiled_launch_frac
         nothing = _KernelSums(*(np.nan for _ in _KernelSums._fields))
         sums = nothing._replace(
@@ -710,7 +714,7 @@ class Runner:
         return timing._replace(seconds=np.maximum(np.minimum(least, timing.seconds), timing.seconds - hidden_s))
 
     def _format(self, work: Work, *, inside: bool) -> tuple[str, float]:
-        part, is_product = work.name.split("/")[0], work.kind in {"matmul", "grouped"}
+        part, is_product = work.name.split("/")[0], work.kind in PRODUCTS
         if inside and is_product and self.eight is not None and part in self.eight.parts:
             return self.eight.dtype, self.eight.weight_bits
         if inside and is_product and part not in self.wide:
@@ -1079,7 +1083,7 @@ def _fixed_s(rates: Rates, work: Work) -> float:
 
 def _useful_s(rates: Rates, work: Work, dtype: str, timing: Timing) -> Floats:
     """Seconds of the operations asked for, in full tiles."""
-    if work.kind in {"matmul", "grouped"}:
+    if work.kind in PRODUCTS:
         return work.causal_flops / rates.matmul_flops_per_s(dtype)
     if work.kind == "attention":
         return work.causal_flops / (rates.peak_flops_per_s(dtype) * rates.value["attention_frac"])
