@@ -52,7 +52,8 @@ GRAPHS = (*VLLM, "vllm-2025", *SGLANG, "lmdeploy", "tgi", "tensorrt-llm")
 """Servers of today: steps captured in graphs, the host at work on the next step while the device is on this one."""
 AHEAD = (*VLLM, *SGLANG, "tensorrt-llm")
 """Those of them that plan a step while the one ahead runs (`plans_ahead` of data/engines.json): the device waits for
-less of what each sequence takes."""
+less of what each sequence takes. vLLM's newest prepares steps on the device (pull request 44443, Model Runner V2, the
+default of dense models since July 2026, and of all since 0.29)."""
 WAITING = tuple(name for name in GRAPHS if name not in AHEAD)
 OLD_VLLM = ("vllm-v0", "vllm-2024", "vllm-2023")
 BATCH = (*OLD_VLLM, "deepspeed-mii")
@@ -75,7 +76,8 @@ CONSTANTS = (
     _engine("experts_s", (*NOW, *THEN), 30e-6, 1e-6, 4e-4, 1.0),
     _engine("step_s", (*GRAPHS, *TRT, "deepspeed-inference"), 1e-3, 0.05e-3, 5e-3),
     _engine("step_s", BATCH, 3e-3, 0.1e-3, 1e-2),
-    _engine("sequence_s", AHEAD, 5e-6, 0.1e-6, 2e-4, 1.0),
+    _engine("sequence_s", ("vllm",), 5e-6, 0.1e-6, 2e-4, 1.0),
+    _engine("sequence_s", tuple(name for name in AHEAD if name != "vllm"), 5e-6, 0.1e-6, 2e-4, 1.0),
     _engine("sequence_s", (*BATCH, *WAITING), 30e-6, 1e-6, 4e-4, 1.0),
     _engine("request_s", (*GRAPHS, *OLD_VLLM), 10e-3, 1e-3, 0.3),
     _engine("request_s", TRT, 15e-3, 2e-3, 0.3),
