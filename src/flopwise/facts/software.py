@@ -511,7 +511,11 @@ class Engine(Software):
         limited = _offline_on(self, accelerator) if offline else _server_on(self, accelerator)
         one_call = accelerator.compute_capability in self.one_call_capabilities
         adds = accelerator.link in ADDING_LINKS or not self.communicator_bytes
-        return limited if (adds, one_call) == (self.switch_adds, self.one_call) else _beside(limited, adds, one_call)
+        return (
+            limited
+            if (adds, one_call) == (self.switch_adds, self.one_call)
+            else _with_hardware(limited, adds, one_call)
+        )
 
     def limits_on(self, accelerator: Accelerator) -> StepLimits | None:
         """Its limits of a step on a device; None: those that it has everywhere."""
@@ -561,7 +565,7 @@ def _with_limits(engine: Engine, max_batch: int, prefill_tokens: int) -> Engine:
 
 
 @lru_cache
-def _beside(engine: Engine, switch_adds: bool, one_call: bool) -> Engine:
+def _with_hardware(engine: Engine, switch_adds: bool, one_call: bool) -> Engine:
     """The engine on a device with such a switch and attention, or without: the same object for all of them."""
     return replace(engine, switch_adds=switch_adds, one_call=one_call)
 
