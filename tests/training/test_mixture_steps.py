@@ -521,7 +521,7 @@ def test_a_compiled_step_leaves_out_a_product_whose_result_nobody_reads() -> Non
 def test_modules_go_with_selective_recompute() -> None:
     spec = TrainingSpec(recompute_modules=("moe",))
     assert int(spec.layout(MIXTRAL).recompute) == 1
-    assert spec.recipe(4096, 8, load_facts()).modules == ("moe",)
+    assert spec.recipe(4096, 8, load_facts(), None).modules == ("moe",)
     with pytest.raises(OptionError, match="selective recompute only"):
         TrainingSpec(recompute_modules=("moe",), recompute="full").layout(MIXTRAL)
 

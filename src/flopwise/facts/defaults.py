@@ -13,7 +13,12 @@ OPTIMIZER = "adamw"
 STACKS = ("fsdp-compile", "fsdp-eager", "xla", "hf-trainer")
 ADAPTER_STACKS = ("hf-trainer", "xla")
 """Training stacks, of adapters too: the first that runs on the device (and is no younger than its month)."""
-USUAL_STACKS = ("fsdp-eager", "megatron-te", "hf-trainer")
+LARGE_PARAMETERS, LARGE_STACKS = 100e9, ("megatron-te", *STACKS)
+"""Training stacks of models that have at least so many parameters and are trained from the start.
+
+Source: benchmarks/truth/training.csv: of 215 runs on GPUs that pre-train so many, 178 are Megatron's, by 9 publishers;
+FSDP has 9, by 4. Below 60B each has about as many publishers."""
+USUAL_STACKS = ("fsdp-compile", "fsdp-eager", "megatron-te", "hf-trainer")
 USUAL_ADAPTER_STACKS = ("torchtune-compile", "deepspeed-zero3")
 """Other training stacks that people use: an estimate whose stack nobody named reaches from the slowest to the
 fastest."""
