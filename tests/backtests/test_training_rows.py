@@ -78,8 +78,8 @@ def test_messages_to_experts_are_those_of_the_stack_unless_a_row_says_so() -> No
     }  # fmt: skip
     asked = [("megatron-te", ""), ("nemo", ""), ("megatron-te", "node"), ("nemo", "all-to-all")]
     found = [row_job({**row, "software": name, "dispatch": way}, FACTS).recipe.stack for name, way in asked]
-    assert [stack.node_dispatch for stack in found] == [False, True, True, False]
-    with pytest.raises(SpecError, match="dispatch is 'star'; allowed: node, all-to-all"):
+    assert [stack.dispatch for stack in found] == ["expert", "node", "node", "expert"]
+    with pytest.raises(SpecError, match="dispatch is 'star'; allowed: node, device, all-to-all"):
         row_job({**row, "dispatch": "star"}, FACTS)
 
 

@@ -74,8 +74,8 @@ MODES = ((0, 1), (1, 1), (2, 4), (2, 3), (2, 2), (2, 1))
 MODULES = (("mla_up_proj",), ("layernorm", "activation"), ("core_attn", "moe"))
 """Modules that recipes of mixtures on Megatron-Core compute again, from least to most, each set with those before it:
 NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs, 2025-2026."""
-DISPATCH = {"node": True, "all-to-all": False}
-"""True where a token crosses the network once for each node that wants it."""
+DISPATCH: dict[str, Literal["expert", "device", "node"]] = {"node": "node", "device": "device", "all-to-all": "expert"}
+"""How often a token is sent, by the names of rows."""
 RUNS_WITH = 0.1
 """Probability to fit from which a layout may be what somebody ran."""
 USUAL_TOKENS, USUAL_STAGE_TOKENS = 12_288, 6_144
@@ -294,7 +294,7 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
     replicas = int(layout.dp) * int(layout.micro_batch)
     seq, stack = whole(row, "seq_len", 2048), facts.stack(row_stack(row))
     if row.get("dispatch"):
-        stack = replace(stack, node_dispatch=choice(row, "dispatch", DISPATCH, stack.node_dispatch))
+        stack = replace(stack, dispatch=choice(row, "dispatch", DISPATCH, stack.dispatch))
     if row.get("recompute") == "plain":
         stack = replace(stack, holds_inputs=False)
     return Recipe(
