@@ -167,6 +167,19 @@ def test_campaigns_take_more_than_their_steps_and_old_ones_more_than_new_ones() 
     assert _hours(tokens_b="200") == pytest.approx(2 * _hours())
 
 
+@pytest.mark.parametrize(("model", "tokens", "precision", "gpus", "hours"), [
+    ("DeepSeek-V3", 14.8e12, "fp8", "2048", 2_664_000), ("DeepSeek-V2", 8.1e12, "bf16", "", 1_399_680),
+    ("DeepSeek-67B", 2e12, "bf16", "", 601_200),
+])  # fmt: skip
+def test_budgets_are_of_the_stack_and_the_batch_that_a_report_describes(
+    model: str, tokens: float, precision: str, gpus: str, hours: float
+) -> None:
+    """Pre-training alone, by the reports of DeepSeek-V3 (table 1) and DeepSeek-V2 (section 3.2.3), within 12 %."""
+    row = {"model": model, "tokens": str(tokens), "precision": precision, "gpus": gpus, "gpu": "H800", "covers": "main"}
+    found = predict_row(row, FACTS)
+    assert found.predicted == pytest.approx(hours, rel=0.12), found.skipped
+
+
 def test_hours_of_a_main_run_a_project_and_a_distilled_family() -> None:
     """Steps are 95, 67 and 30 % of what the three cover."""
     project = _hours()
