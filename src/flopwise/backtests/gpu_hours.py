@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from flopwise.backtests.prediction import Prediction, Row, choice, number, prediction_of, stated_model, whole
+from flopwise.backtests.prediction import Prediction, Row, choice, model_by_size, number, prediction_of, whole
 from flopwise.backtests.training import PRECISIONS
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import ErrorBand, error_band
@@ -29,8 +29,6 @@ from flopwise.training.spec import usual_batch_tokens
 
 UNIT = "GPU-hours"
 DEFAULT_GPUS = 512
-DENSE = 0.9
-"""Share of active parameters below which a model is a mixture, which its size does not describe."""
 MAX_SEQ = 8192
 """Tokens of a sequence in the main phase of pre-training, where the model allows more."""
 STACK, EARLY_STACK = "in-house", "megatron-deepspeed"
@@ -59,21 +57,6 @@ def campaign_frac(calibration: Calibration, covers: str = PROJECT) -> float:
     Assumes: one share for all campaigns whose hours cover the same.
     """
     return calibration.find(CAMPAIGN, (covers, PROJECT)).value
-
-
-def row_model(row: Row, facts: Facts) -> Model:
-    """The model of a row; one that nobody knows is a dense model of the size that the row prints.
-
-    Raises: SpecError: the name is not known, and the row prints no size, or that of a mixture.
-    """
-    try:
-        return stated_model(row, facts)
-    except SpecError:
-        total, active = number(row, "params"), number(row, "active_params")
-        size = total or active
-        if not size or (active and active < DENSE * size):
-            raise
-        return facts.model(f"{size / 1e9:g}B", offline=True)
 
 
 def before_flash_attention(row: Row) -> bool:
@@ -142,7 +125,7 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         tokens = number(row, "tokens")
         if tokens is None:
             raise SpecError("the number of tokens (tokens) is missing")
-        gpus, model = whole(row, "gpus", DEFAULT_GPUS), row_model(row, facts)
+        gpus, model = whole(row, "gpus", DEFAULT_GPUS), model_by_size(row, facts)
         gpu, recipe = facts.resolve(row.get("gpu", "")), row_recipe(row, model, facts, gpus)
         steps = tokens * _hours_per_token(model, recipe, gpu, gpus, row_degrees(row))
         band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense", facts.calibration)
