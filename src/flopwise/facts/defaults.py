@@ -33,6 +33,8 @@ BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
 """Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; Llama 3: 16 M; DeepSeek-V3: 63 M)."""
 TUNING_BATCH = 64
 """Sequences of a global batch in fine-tuning."""
+CONFIDENCE = 0.8
+"""Probability with which a plan meets each target."""
 LEAST_STEPS = 50
 """Minimum number of steps: the global batch of a short run is reduced to reach it."""
 SEARCHED_STAGES = 16
