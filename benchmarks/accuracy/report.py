@@ -453,10 +453,9 @@ What keeps training rows off, and why no constant mends it:
   fine-tuning of Llama 2 7B (+13 %) and, without published interleaving, of 13B in four stages.""",
     "gpu-hours": """\
 What keeps these rows off: hours of the steps are those of the fastest layout that the search finds, unless a row states
-its own; the share of a campaign's hours that its steps are is one constant for all (`train_campaign_frac`), while cards
-differ in what they count. Llama 3.2 was pruned and distilled from larger models, Llama 3 and 3.1 8B count far more than
-their steps, OPT-175B's hours are calendar days with 35 restarts, and DeepSeek-V3's are its steps alone (180,000 hours a
-trillion tokens, times 14.8): those are met within 5 %, before that share is taken.""",
+its own; the share of a campaign's hours that its steps are goes by what they cover (`train_campaign_frac`: a project,
+its main run alone, a family of models), and cards seldom say. Llama 3.2 was pruned and distilled from larger models,
+Llama 3 and 3.1 8B count far more than their steps, and OPT-175B's hours are calendar days with 35 restarts.""",
 }
 
 

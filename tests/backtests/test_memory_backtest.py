@@ -74,7 +74,7 @@ def test_measured_columns_are_no_input() -> None:
     ("changes", "reason"),
     [
         ({"memory_unit": "buckets"}, "allowed: gb, gib"),
-        ({"model": "no such model at all"}, "unknown"),
+        ({"model": "no such model at all", "params_b": ""}, "unknown"),
         ({"memory_kind": "capacity limit (largest that fits)"}, "capacity limit"),
         ({"method": "lora", "base_weight_quant": "q99"}, "unknown weight format"),
     ],
@@ -235,3 +235,19 @@ def test_a_script_of_the_trainer_without_settings_may_run_its_defaults() -> None
     other = {**row, "software": "torchtune-eager"}
     assert "precision" not in memory.unstated_cells(other)
     assert "precision" not in memory.unstated_cells({**row, "method": "qlora", "base": "nf4"})
+
+
+def test_a_model_that_nobody_knows_is_of_the_size_that_its_row_prints() -> None:
+    """Llama 3.2 3B by its size alone: what a vocabulary adds to the logits is open, of 32,000 words to 151,936."""
+    named, sized = (memory.predict_row(_row({"model": name}), FACTS) for name in ("Llama3.2-3B", "Nobody-knows"))
+    assert sized.skipped is None
+    for found in (named, sized):
+        assert found.predicted is not None
+        assert found.low is not None
+        assert found.high is not None
+    assert sized.predicted == pytest.approx(named.predicted, rel=0.2)
+    assert (sized.low or 0.0) < (named.predicted or 0.0) < (sized.high or 0.0)
+    assert (sized.high or 0.0) / (sized.low or 1.0) > (named.high or 0.0) / (named.low or 1.0)
+    mixture = {"model": "Nobody-knows", "active_params_b": "1.1"}
+    assert memory.predict_row(_row({"model": "Nobody-knows", "params_b": ""}), FACTS).predicted is None
+    assert memory.predict_row({**_row(mixture), "active_params": "1.1e9"}, FACTS).predicted is None

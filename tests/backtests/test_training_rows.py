@@ -11,6 +11,7 @@ from flopwise.backtests.columns import our_columns
 from flopwise.backtests.gpu_hours import before_flash_attention, campaign_frac, predict_row, row_degrees
 from flopwise.backtests.kinds import kind_of
 from flopwise.backtests.run import printed_rows
+from flopwise.backtests.training import predict_row as predict_training
 from flopwise.backtests.training import row_job, row_layout, row_model, row_stack, usual_micro_batch
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Attend
@@ -78,8 +79,8 @@ def test_messages_to_experts_are_those_of_the_stack_unless_a_row_says_so() -> No
     }  # fmt: skip
     asked = [("megatron-te", ""), ("nemo", ""), ("megatron-te", "node"), ("nemo", "all-to-all")]
     found = [row_job({**row, "software": name, "dispatch": way}, FACTS).recipe.stack for name, way in asked]
-    assert [stack.node_dispatch for stack in found] == [False, True, True, False]
-    with pytest.raises(SpecError, match="dispatch is 'star'; allowed: node, all-to-all"):
+    assert [stack.dispatch for stack in found] == ["expert", "node", "node", "expert"]
+    with pytest.raises(SpecError, match="dispatch is 'star'; allowed: node, device, all-to-all"):
         row_job({**row, "dispatch": "star"}, FACTS)
 
 
@@ -165,6 +166,19 @@ def test_campaigns_take_more_than_their_steps_and_old_ones_more_than_new_ones() 
     assert 0 < campaign_frac(FACTS.calibration) < 1
     assert _hours(source="arXiv:2205.00001") > 1.2 * _hours(source="arXiv:2305.00001")
     assert _hours(tokens_b="200") == pytest.approx(2 * _hours())
+
+
+@pytest.mark.parametrize(("model", "tokens", "precision", "gpus", "hours"), [
+    ("DeepSeek-V3", 14.8e12, "fp8", "2048", 2_664_000), ("DeepSeek-V2", 8.1e12, "bf16", "", 1_399_680),
+    ("DeepSeek-67B", 2e12, "bf16", "", 601_200),
+])  # fmt: skip
+def test_budgets_are_of_the_stack_and_the_batch_that_a_report_describes(
+    model: str, tokens: float, precision: str, gpus: str, hours: float
+) -> None:
+    """Pre-training alone, by the reports of DeepSeek-V3 (table 1) and DeepSeek-V2 (section 3.2.3), within 12 %."""
+    row = {"model": model, "tokens": str(tokens), "precision": precision, "gpus": gpus, "gpu": "H800", "covers": "main"}
+    found = predict_row(row, FACTS)
+    assert found.predicted == pytest.approx(hours, rel=0.12), found.skipped
 
 
 def test_hours_of_a_main_run_a_project_and_a_distilled_family() -> None:
@@ -356,3 +370,25 @@ def test_no_complete_run_that_was_published_is_refused() -> None:
             doubtful.append(row["id"])
     assert complete >= 780
     assert doubtful == []
+
+
+def test_a_model_that_nobody_knows_is_of_the_size_that_its_row_prints() -> None:
+    """As fast as a Llama of that size, and less sure by what its vocabulary may be; a printed shape is its own."""
+    row = {
+        "model": "Nobody-knows", "params": "8.03e9", "gpu": "H100-SXM-80GB", "gpus": "8", "global_batch": "64",
+        "zero": "3", "micro_batch": "1", "seq_len": "4096", "task": "pretrain", "software": "fsdp-compile",
+        "recompute": "full", "tokens_per_s_per_gpu": "8000", "interleave": "1",
+    }  # fmt: skip
+    named, sized = (predict_training({**row, "model": name}, FACTS) for name in ("Llama-3.1-8B", "Nobody-knows"))
+    assert sized.predicted == pytest.approx(named.predicted, rel=0.2)
+    assert (sized.low or 0.0) < (named.predicted or 0.0) < (sized.high or 0.0)
+    assert named.band is not None
+    assert sized.band is not None
+    assert (named.band.exact_name, sized.band.exact_name) == ("training.dense.complete", "training.dense.incomplete")
+    assert sized.band.reach[0] < 0.98 < named.band.reach[0]
+    shape = {"num_layers": "32", "hidden": "4096", "num_heads": "32", "num_kv_heads": "8", "inter": "14336"}
+    printed = predict_training({**row, **shape, "vocab": "128256"}, FACTS)
+    assert printed.predicted == pytest.approx(named.predicted, rel=0.01)
+    assert printed.band == named.band
+    assert predict_training({**row, "params": ""}, FACTS).predicted is None
+    assert predict_training({**row, "active_params": "1e9"}, FACTS).predicted is None

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from flopwise.cost.rates import rates
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.calibration import Calibration, parameters_from, read_parameters
-from named import FACTS
+from named import FACTS, train_answer
 
 ROOT = Path(__file__).parents[2]
 GOOD: dict[str, Any] = {
@@ -109,3 +110,22 @@ def test_a_nearer_share_of_16_bits_stands_in_for_that_of_fp32() -> None:
     assert shipped.find("matmul_frac.fp32", ("cdna3", "amd", "gpu", "any")).name == "matmul_frac.bf16"
     assert shipped.find("matmul_frac.fp32", ("unheard-of", "any")).name == "matmul_frac.fp32"
     assert shipped.find("matmul_frac.bf16", ("gp100", "any")).scope == "any"
+
+
+def test_products_with_more_scales_are_never_the_faster_ones() -> None:
+    """What is not measured on a family is no better there than what is: AMD's fp8 by blocks against its fp8 by tensors."""
+    with_units = [chip for name in FACTS.accelerators if "fp8" in (chip := FACTS.accelerator(name)).peak]
+    shares = {chip.architecture: rates(chip).value for chip in with_units}
+    assert {"CDNA3", "CDNA4", "Hopper", "Blackwell"} <= set(shares)
+    for architecture, value in shares.items():
+        assert value["matmul_frac.fp8_block"] <= value["matmul_frac.fp8"], architecture
+
+
+@pytest.mark.parametrize("gpu", ["mi300x", "mi355x"])
+def test_scales_of_rows_and_blocks_train_no_faster_than_those_of_tensors(gpu: str) -> None:
+    layout = {"gpus": 8, "dp": 8, "fsdp": True, "micro_batch": 1, "global_batch": 128, "recompute": "full"}
+    tensor, *others = (
+        train_answer("Llama-3.1-70B", gpu=gpu, precision=precision, **layout).estimate.tokens_per_s
+        for precision in ("fp8", "fp8_rowwise", "fp8_block")
+    )
+    assert max(others) <= tensor

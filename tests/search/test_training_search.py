@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from flopwise.api.plan import plan
 from flopwise.cost.cluster import cluster
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
@@ -22,6 +23,7 @@ from flopwise.facts.models.config import model_from_config
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import (
     PARTIAL_MODES,
+    TIE,
     LayoutSearch,
     StepTables,
     TimedLayouts,
@@ -652,6 +654,35 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
         step_memory(model, recipe, likeliest[0]).total_bytes <= step_memory(model, recipe, layout).total_bytes
         for layout in map(job.space.layout, rows)
     )
+
+
+def test_where_none_fits_so_surely_the_fastest_that_a_plan_would_take_is_the_default() -> None:
+    """A device on which the leanest layout fits with 89 %: those above 80 % count, and the fastest of them is taken."""
+    model, recipe = load_model("Llama-3.1-8B"), recipe_with(seq_len=8192, global_batch=512)
+    built = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
+    job = layout_search(model, recipe, most=64, least=64, max_tp=8, max_pp=16)
+    layouts = [job.space.layout(row) for row in range(job.space.size)]
+    needs = np.array([float(step_memory(model, recipe, layout).total_bytes) for layout in layouts])
+    band = memory_band(recipe, FACTS.calibration)
+    hbm = needs.min() * band.quantile(0.89)
+    tight = replace(built, accelerator=replace(built.accelerator, hbm_bytes=int(hbm)))
+    found = fastest_layout(model, recipe, tight, 64, recompute=None, micro_batch=None)
+    assert found is not None
+    assert found[2] == 0
+
+    def odds(layout: Layout) -> float:
+        return float(band.probability_at_most(float(step_memory(model, recipe, layout).total_bytes), hbm))
+
+    allowed = [layout for layout in layouts if odds(layout) >= defaults.CONFIDENCE]
+    assert max(map(odds, allowed)) < FITS_WITH
+    assert odds(found[0]) >= defaults.CONFIDENCE
+    leanest = layouts[int(needs.argmin())]
+    own_s, least_s, *others = (
+        estimate(TrainJob(model=model, recipe=recipe, layout=one, cluster=tight)).step_s
+        for one in (found[0], leanest, *allowed)
+    )
+    assert own_s <= TIE * min(others)
+    assert own_s < least_s
 
 
 def test_smaller_domains_hold_tensor_ranks_back(node: NodeKind) -> None:

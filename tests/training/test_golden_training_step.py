@@ -224,7 +224,7 @@ def test_latent_experts_are_sent_tokens_in_their_own_width() -> None:
     once = (ep - 1) / ep * SEQ * LATENT * BF16 / NVLINK * (1 - MEGATRON.ep_overlap)
     plain = lines(replace(made, model=LATENT_MIXTURE))["expert_parallel"]
     assert plain == exactly(BATCH / ep * 4 * 2 * 2 * TOP_K * once)
-    direct = replace(made.recipe, stack=replace(made.recipe.stack, node_dispatch=True))
+    direct = replace(made.recipe, stack=replace(made.recipe.stack, dispatch="node"))
     reached = ep * (1 - (1 - 1 / ep) ** TOP_K)
     sent = lines(replace(made, model=LATENT_MIXTURE, recipe=direct))["expert_parallel"]
     assert sent == exactly(BATCH / ep * 4 * 2 * 2 * reached * once)

@@ -205,6 +205,8 @@ def test_options_of_tokens_are_refused_by_name() -> None:
     (["train", "resnet50", "--gpu", "8xv100", "--samples", "1.28M", "--epochs", "90"], 0, "The run: 115 M samples"),
     (["train", "flux", "--gpu", "h100"], 1, "WARNING: this does not fit the memory"),
     (["train", "sdxl", "--gpu", "8xh100"], 0, "bound by host"),
+    (["train", "deepcam", "--gpu", "a100"], 0, "77.54 GiB: whether it fits is not known"),
+    (["memory", "deepcam", "--task", "train", "--gpu", "a100"], 0, "77.54 GiB: whether it fits is not known"),
     (["train", "sdxl", "--gpu", "h100", "--micro-batch", "2", "--explain"], 0, "samples per second"),
     (["memory", "resnet50", "--task", "train", "--gpu", "v100"], 0, "Fits 1 x V100-SXM2-16"),
     (["train", "resnet50", "--gpu", "h100", "--explain"], 0, "samples per second"),

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from flopwise.backtests.prediction import Prediction, Row, choice, number, prediction_of, stated_model, whole
+from flopwise.backtests.prediction import Prediction, Row, choice, model_by_size, number, prediction_of, whole
 from flopwise.backtests.training import PRECISIONS
 from flopwise.cost.cluster import cluster
 from flopwise.cost.intervals import ErrorBand, error_band
@@ -29,14 +29,16 @@ from flopwise.training.spec import usual_batch_tokens
 
 UNIT = "GPU-hours"
 DEFAULT_GPUS = 512
-DENSE = 0.9
-"""Share of active parameters below which a model is a mixture, which its size does not describe."""
 MAX_SEQ = 8192
 """Tokens of a sequence in the main phase of pre-training, where the model allows more."""
 STACK, EARLY_STACK = "in-house", "megatron-deepspeed"
-OWN_STACKS = {"deepseek": ("hai-llm", 4096)}
-"""Stacks that reports describe, and the sequences they trained on, by the first word of a model's name: DeepSeek-V2
-(arXiv 2405.04434) section 3.1 and DeepSeek-V3 (arXiv 2412.19437) sections 3 and 4.2."""
+REPORTED = {
+    "deepseek-v3": ("hai-llm", 4096, 15_360), "deepseek-v2": ("hai-llm-2024", 4096, 9_216),
+    "deepseek": ("hai-llm-2024", 4096, 4_608),
+}  # fmt: skip
+"""Stacks that reports describe, tokens of a sequence and sequences of a step, by how a model's name begins, longest
+first: DeepSeek-V3 (arXiv 2412.19437) sections 3 and 4.2, DeepSeek-V2 (arXiv 2405.04434) section 3.1, whose batches grow
+in the first 3 %, and DeepSeek-LLM 67B (arXiv 2401.02954) table 2."""
 FLASH_MONTH = "2023-01"
 """Month from which reports are taken to train with flash attention (published in May 2022, in Megatron-LM and
 GPT-NeoX from early 2023) and without recomputing everything (Korthikanti et al., May 2022)."""
@@ -57,21 +59,6 @@ def campaign_frac(calibration: Calibration, covers: str = PROJECT) -> float:
     return calibration.find(CAMPAIGN, (covers, PROJECT)).value
 
 
-def row_model(row: Row, facts: Facts) -> Model:
-    """The model of a row; one that nobody knows is a dense model of the size that the row prints.
-
-    Raises: SpecError: the name is not known, and the row prints no size, or that of a mixture.
-    """
-    try:
-        return stated_model(row, facts)
-    except SpecError:
-        total, active = number(row, "params"), number(row, "active_params")
-        size = total or active
-        if not size or (active and active < DENSE * size):
-            raise
-        return facts.model(f"{size / 1e9:g}B", offline=True)
-
-
 def before_flash_attention(row: Row) -> bool:
     """True if the run predates flash attention: reported before it, or undated and in fp16.
 
@@ -90,15 +77,17 @@ def row_recipe(row: Row, model: Model, facts: Facts, gpus: int) -> Recipe:
 
     Raises: SpecError: a cell is not one of its values.
     """
-    software, longest = OWN_STACKS.get(row.get("model", "").lower().split("-")[0], (STACK, MAX_SEQ))
+    name = row.get("model", "").lower()
+    reported = (own for begins, own in REPORTED.items() if name.startswith(begins))
+    software, longest, batch = next(reported, (STACK, MAX_SEQ, 0))
     seq = min(model.max_position or longest, longest)
     precision = choice(row, "precision", PRECISIONS, "bf16")
-    if software != STACK and precision == "fp8":
+    if software == "hai-llm" and precision == "fp8":
         precision = "fp8_block"  # DeepSeek-V3 report, section 3.3.2
     early = before_flash_attention(row)
     return Recipe(
         seq_len=seq,
-        global_batch=gpus * max(1, round(usual_batch_tokens(model) / seq / gpus)),
+        global_batch=gpus * max(1, round((batch or usual_batch_tokens(model) / seq) / gpus)),
         precision=precision,
         optimizer=facts.optimizer(defaults.OPTIMIZER),
         stack=facts.stack(EARLY_STACK if early else software),
@@ -136,7 +125,7 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         tokens = number(row, "tokens")
         if tokens is None:
             raise SpecError("the number of tokens (tokens) is missing")
-        gpus, model = whole(row, "gpus", DEFAULT_GPUS), row_model(row, facts)
+        gpus, model = whole(row, "gpus", DEFAULT_GPUS), model_by_size(row, facts)
         gpu, recipe = facts.resolve(row.get("gpu", "")), row_recipe(row, model, facts, gpus)
         steps = tokens * _hours_per_token(model, recipe, gpu, gpus, row_degrees(row))
         band = error_band("gpu_hours.moe" if model.has_experts else "gpu_hours.dense", facts.calibration)

@@ -9,14 +9,16 @@ from functools import lru_cache
 from typing import Any
 
 from flopwise.backtests.prediction import (
+    VOCABULARIES,
     Prediction,
     Row,
     choice,
     flag,
     lora_targets,
+    model_by_size,
+    models_by_size,
     number,
     prediction_of,
-    stated_model,
     whole,
 )
 from flopwise.backtests.training import (
@@ -114,14 +116,14 @@ def _bloom(width: int, layers: int, heads: int) -> Model:
 
 
 def row_model(row: Row, facts: Facts) -> Model:
-    """By name; a prototype of BLOOM by the shape that its row states.
+    """By name, else by the size that it prints; a prototype of BLOOM by the shape that its row states.
 
-    Raises: SpecError: a cell of the shape is not a number, or the name is not known.
+    Raises: SpecError: a cell of the shape is not a number, or as `model_by_size`.
     """
     shape = tuple(whole(row, column, 0) for column in ("hidden", "num_layers", "num_heads"))
     if all(shape) and not row.get("config") and "bloom" in row.get("model", "").lower():
         return _bloom(*shape)
-    return stated_model(row, facts)
+    return model_by_size(row, facts)
 
 
 def row_layout(row: Row) -> Layout:
@@ -274,6 +276,8 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
         if row.get("reading") == "capacity":
             raise SpecError("a capacity limit (the largest that fits), not a peak")
         open_inputs, stated = unstated_cells(row), usual_row(row)
+        if models_by_size(row, row_model(row, facts)):
+            open_inputs["vocabulary"] = ({}, *({"vocab": str(size)} for size in VOCABULARIES))
         memory = row_memory(stated, facts)
         total, floor = reading_bytes(stated, memory), memory.floor_bytes
         shifts = [stale_shifts(memory, total)]

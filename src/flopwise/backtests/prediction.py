@@ -11,9 +11,11 @@ from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.models.sizes import size_of
+from flopwise.facts.models.catalog import TYPICAL
+from flopwise.facts.models.config import model_from_config
+from flopwise.facts.models.sizes import size_of, typical_config
 from flopwise.training.layout import TARGET_SETS
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 Row = Mapping[str, str]
 Value = TypeVar("Value")
@@ -22,6 +24,10 @@ MOST = 10**8
 """The largest whole number allowed in a cell: tokens, sequences, GPUs."""
 BRACKETS = re.compile(r"\s*\((.*)\)\s*$")
 """A remark at the end, in brackets."""
+DENSE = 0.9
+"""Share of active parameters below which a model is a mixture, which its size does not describe."""
+VOCABULARIES = (32_000, 151_936)
+"""Vocabularies of dense models of 2023 to 2026, of which few are smaller or larger: Llama 2's and Qwen's."""
 QUANT_SUFFIX = re.compile(
     r"[-._:](?:UD-)?((?:I?Q\d(?:_[0-9KMSLX]+)*)|F16|BF16|F32|FP8|MXFP4|NVFP4|AWQ-INT4|AWQ|GPTQ|4bit|8bit)(?:-Fast)?$",
     re.IGNORECASE,
@@ -142,6 +148,40 @@ def stated_model(row: Row, facts: Facts) -> Model:
     Raises: SpecError: there is no such configuration, or as `named_model`.
     """
     return facts.model(row["config"], offline=True) if row.get("config") else named_model(row.get("model", ""), facts)
+
+
+def model_by_size(row: Row, facts: Facts) -> Model:
+    """The model of a row; one that nobody knows is a dense model of the size that the row prints.
+
+    Raises: SpecError: the name is not known, and the row prints no size, or that of a mixture; as `stated_model`.
+    """
+    try:
+        return stated_model(row, facts)
+    except SpecError:
+        if (size := dense_size(row)) is None:
+            raise
+        return _typical_model(row, size, whole(row, "vocab", 0))
+
+
+def models_by_size(row: Row, model: Model) -> list[Model]:
+    """What else a row's model may be of which nobody knows more than a size: a small vocabulary, and a large one."""
+    size = dense_size(row)
+    if size is None or model.source != TYPICAL:
+        return []
+    return [_typical_model(row, size, vocabulary) for vocabulary in VOCABULARIES]
+
+
+def dense_size(row: Row) -> float | None:
+    """The parameters that a row prints of a dense model; None of others, and of one with a configuration."""
+    total, active = number(row, "params"), number(row, "active_params")
+    size = total or active
+    return None if row.get("config") or not size or (active and active < DENSE * size) else size
+
+
+def _typical_model(row: Row, size: float, vocabulary: int = 0) -> Model:
+    config = typical_config(size)
+    config["vocab_size"] = vocabulary or config["vocab_size"]
+    return replace(model_from_config(config, name=row.get("model", "")), source=TYPICAL)
 
 
 def named_model(text: str, facts: Facts) -> Model:

@@ -14,6 +14,8 @@ from flopwise.backtests.prediction import (
     choice,
     flag,
     lora_targets,
+    model_by_size,
+    models_by_size,
     number,
     prediction_of,
     stated_model,
@@ -74,8 +76,8 @@ MODES = ((0, 1), (1, 1), (2, 4), (2, 3), (2, 2), (2, 1))
 MODULES = (("mla_up_proj",), ("layernorm", "activation"), ("core_attn", "moe"))
 """Modules that recipes of mixtures on Megatron-Core compute again, from least to most, each set with those before it:
 NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs, 2025-2026."""
-DISPATCH = {"node": True, "all-to-all": False}
-"""True where a token crosses the network once for each node that wants it."""
+DISPATCH: dict[str, Literal["expert", "device", "node"]] = {"node": "node", "device": "device", "all-to-all": "expert"}
+"""How often a token is sent, by the names of rows."""
 RUNS_WITH = 0.1
 """Probability to fit from which a layout may be what somebody ran."""
 USUAL_TOKENS, USUAL_STAGE_TOKENS = 12_288, 6_144
@@ -133,15 +135,15 @@ SAME_SIZE = 0.01
 
 
 def row_model(row: Row, facts: Facts) -> Model:
-    """The model of a row: by its configuration, else its printed shape when it is dense, else by name.
+    """The model of a row: by its configuration, its printed shape when it is dense, its name, else its printed size.
 
-    Raises: SpecError: a cell of the shape is not a number, or the name is not known.
+    Raises: SpecError: a cell of the shape is not a number, or as `model_by_size`.
     """
     total, active = number(row, "params"), number(row, "active_params")
     mixture = total is not None and active is not None and active < 0.9 * total
     shape = _printed_shape(row, facts)
     if mixture or not all(shape) or row.get("config"):
-        return _first_layers(stated_model(row, facts), whole(row, "num_layers", 0))
+        return _first_layers(model_by_size(row, facts), whole(row, "num_layers", 0))
     gated, name, dropout = flag(row, "gated", default=True), row.get("model", ""), _gpt_dropout(row)
     model = _dense_model(name, shape, gated=gated, dropout=dropout)
     if total is None or abs(parameters(model) / total - 1) <= SAME_SIZE:
@@ -294,7 +296,7 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
     replicas = int(layout.dp) * int(layout.micro_batch)
     seq, stack = whole(row, "seq_len", 2048), facts.stack(row_stack(row))
     if row.get("dispatch"):
-        stack = replace(stack, node_dispatch=choice(row, "dispatch", DISPATCH, stack.node_dispatch))
+        stack = replace(stack, dispatch=choice(row, "dispatch", DISPATCH, stack.dispatch))
     if row.get("recompute") == "plain":
         stack = replace(stack, holds_inputs=False)
     return Recipe(
@@ -462,7 +464,10 @@ def predict_row(row: Row, facts: Facts) -> Prediction:
             raise SpecError("the number of GPUs (gpus) is missing")
         job = row_job(row, facts)
         result = estimate(job)
-        result = with_unstated_inputs(result, unstated_inputs(result, other_jobs(job, absent_inputs(row, job))))
+        others = other_jobs(job, absent_inputs(row, job))
+        if alike := models_by_size(row, job.model):
+            others["architecture"] = [replace(job, model=model) for model in alike]
+        result = with_unstated_inputs(result, unstated_inputs(result, others))
         return result.tokens_per_s_per_gpu, result.band
 
     return prediction_of(row, UNIT, "tokens_per_s_per_gpu", figure)

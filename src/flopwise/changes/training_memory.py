@@ -72,8 +72,8 @@ def _step_memory(
     if stages > 1 and grad_accum is None and data.sequences(seq_len) is None:
         grad_accum, filled = stages, f"{stages:,} micro-batches a step, which fill the pipeline (--grad-accum)"
     in_a_step = _sequences_of_a_step(data, seq_len, int(layout.dp) * int(layout.micro_batch), grad_accum)
-    spec = spec if chip is None else spec.on(chip, facts)
-    wanted = spec.recipe(seq_len, in_a_step, facts, data.documents(seq_len))
+    spec = spec if chip is None else spec.on(chip, facts, model)
+    wanted = spec.recipe(seq_len, in_a_step, facts, model, data.documents(seq_len))
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
     notes = (*notes, *(() if data.seq is None else data.length_note(model, seq_len)))
     check_layout(layout, model, recipe)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from flopwise.provenance import Figure
     from flopwise.serving.sim.result import ClassFigures
 
+FITS = {True: "it fits", False: "it does not fit", None: "whether it fits is not known"}
+"""What a margin means, by what an answer says of it."""
+
 
 def figure_of(answer: Any) -> Figure:
     """The tree of an answer's figures."""
@@ -129,7 +132,7 @@ def memory_items(answer: MemoryAnswer, paper: Screen, *, capacity: bool = True) 
         totals.append(("device", gib(answer.capacity_bytes)))
         if answer.usable_bytes is not None and answer.usable_bytes != answer.capacity_bytes:
             totals.append(("the engine uses", gib(answer.usable_bytes)))
-        totals.append(("margin", f"{gib(answer.margin_bytes)}: it {'fits' if answer.fits else 'does not fit'}"))
+        totals.append(("margin", f"{gib(answer.margin_bytes)}: {FITS[answer.fits]}"))
     if capacity and answer.max_concurrency is not None:
         cached = ""
         if answer.kv_capacity_tokens is not None:

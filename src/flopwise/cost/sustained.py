@@ -195,11 +195,12 @@ def permute_kind(software: TrainingStack) -> str:
     """The way of rows into their experts' order: "ragged" as XLA sorts them, else beside a plain "exchange", or "node".
 
     Source: Megatron-Core, `token_dispatcher.py`: its all-to-all dispatcher permutes before the exchange and sorts
-    chunks after it; flexible ones (DeepEP, HybridEP) permute once. Assumes: other stacks do as the first.
+    chunks after it; flexible ones (DeepEP, HybridEP) permute once. Assumes: other stacks do as the first; who sends a
+    token once to a device permutes there, as flexible ones do.
     """
     if software.grouped_kernel == "ragged":
         return "ragged"
-    return "node" if software.node_dispatch else "exchange"
+    return "exchange" if software.dispatch == "expert" else "node"
 
 
 def scaled_headroom(rates: Rates) -> float:

@@ -13,7 +13,12 @@ OPTIMIZER = "adamw"
 STACKS = ("fsdp-compile", "fsdp-eager", "xla", "hf-trainer")
 ADAPTER_STACKS = ("hf-trainer", "xla")
 """Training stacks, of adapters too: the first that runs on the device (and is no younger than its month)."""
-USUAL_STACKS = ("fsdp-eager", "megatron-te", "hf-trainer")
+LARGE_PARAMETERS, LARGE_STACKS = 100e9, ("megatron-te", *STACKS)
+"""Training stacks of models that have at least so many parameters and are trained from the start.
+
+Source: benchmarks/truth/training.csv: of 215 runs on GPUs that pre-train so many, 178 are Megatron's, by 9 publishers;
+FSDP has 9, by 4. Below 60B each has about as many publishers."""
+USUAL_STACKS = ("fsdp-compile", "fsdp-eager", "megatron-te", "hf-trainer")
 USUAL_ADAPTER_STACKS = ("torchtune-compile", "deepspeed-zero3")
 """Other training stacks that people use: an estimate whose stack nobody named reaches from the slowest to the
 fastest."""
@@ -28,6 +33,8 @@ BATCH_TOKENS = ((2e9, 1e6), (20e9, 4e6), (200e9, 8e6), (float("inf"), 32e6))
 """Tokens of a global batch by model size, as published runs have (Llama 2: 4 M; Llama 3: 16 M; DeepSeek-V3: 63 M)."""
 TUNING_BATCH = 64
 """Sequences of a global batch in fine-tuning."""
+CONFIDENCE = 0.8
+"""Probability with which a plan meets each target."""
 LEAST_STEPS = 50
 """Minimum number of steps: the global batch of a short run is reduced to reach it."""
 SEARCHED_STAGES = 16

@@ -182,8 +182,8 @@ class TrainingStack(Software):
     hides_sequences: bool = False  # it hides those of sequence parallelism alone
     ep_overlap: float = _by_fit("Share of expert all-to-alls hidden behind compute.")
     fp8_dispatch: bool  # under fp8 and below, sends tokens to their experts in 8 bits; results come back in 16
-    node_dispatch: bool  # a token crosses the network once for each node that wants it (DeepEP, HybridEP), not once for
-    # each of its experts
+    dispatch: Literal["expert", "device", "node"]  # a token is sent once for each of its experts, for each device that
+    # has one of them, or crosses the network once for each node that has (DeepEP, HybridEP)
     whole_experts: bool = False  # beside tp, `ep` spreads whole experts over tp x dp x cp; else tp cuts them, too
     context_messages: Literal[
         "ring", "gather", "all-to-all"

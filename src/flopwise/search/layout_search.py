@@ -803,6 +803,9 @@ def best_layout(
     if needs > capacity:
         return layout, f"least memory of {tried:,} layouts; none fits"
     odds = float(memory_band(recipe, device.calibration, device).probability_at_most(needs, float(capacity)))
+    if odds >= defaults.CONFIDENCE:
+        less = f"with {format_percent(defaults.CONFIDENCE, 0)} or more"
+        return layout, f"simplest among the fastest of {tried:,} layouts that fit {less}; none fits {sure}"
     return layout, f"most likely to fit of {tried:,} layouts ({format_chance(odds)} chance); none fits {sure}"
 
 
@@ -812,8 +815,9 @@ def fastest_layout(
 ) -> tuple[Layout, int, int] | None:  # fmt: skip
     """The simplest as fast as the fastest layout that fits with a probability of `FITS_WITH`, and how it was found.
 
-    Where none is so sure to fit, the layout that needs the least memory: the likeliest to fit. Returns the layout, the
-    number of layouts and how many of them are so sure to fit, or None if there is no layout.
+    Where none is so sure to fit, of those that fit with a plan's `CONFIDENCE`; where none is, the layout that needs the
+    least memory: the likeliest to fit. Returns the layout, the number of layouts and how many of them fit with
+    `FITS_WITH`, or None if there is no layout.
     """
     given, max_pp = given or GivenSettings(), defaults.SEARCHED_STAGES
     every = [given]
@@ -831,12 +835,15 @@ def fastest_layout(
     if not searches:
         return None
     tried = sum(search.space.size for search in searches)
-    most = confident_capacity_bytes(recipe, built.accelerator)
     anywhere = AnyNodes(built, host_bytes=np.inf)  # what hosts hold is not known of accelerators alone
-    margin = built.accelerator.hbm_bytes / most
-    found = [(search, timed_layouts(search, anywhere, 1.0, StepTables(), margin=margin)) for search in searches]
-    fitting = [(search, timed) for search, timed in found if timed.rows.size]
-    if not fitting:
+    for sure in (FITS_WITH, defaults.CONFIDENCE):
+        most = confident_capacity_bytes(recipe, built.accelerator, sure)
+        margin = built.accelerator.hbm_bytes / most
+        found = [(search, timed_layouts(search, anywhere, 1.0, StepTables(), margin=margin)) for search in searches]
+        fitting = [(search, timed) for search, timed in found if timed.rows.size]
+        if fitting:
+            break
+    else:
         search = min(searches, key=_least_allocated_bytes)
         flat = np.concatenate([nbytes.ravel() for nbytes in search.allocated_bytes])
         return search.space.layout(int(flat.argmin())), tried, 0
@@ -846,7 +853,7 @@ def fastest_layout(
     layout = search.space.layout(row)
     if recompute is None and RECOMPUTE[0] in recipe.recomputes:
         layout = _with_fewest_recomputed(search, layout, tensor_bytes(most, recipe.stack, built.accelerator.kind))
-    return layout, tried, sum(timed.fitting for _, timed in found)
+    return layout, tried, sum(timed.fitting for _, timed in found) if sure == FITS_WITH else 0
 
 
 def _least_allocated_bytes(search: LayoutSearch) -> float:

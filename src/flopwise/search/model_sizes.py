@@ -63,7 +63,7 @@ def memory_by_size(facts: Facts, sizes: Iterable[float] = SIZES) -> dict[float, 
     Source: the memory models of training and serving. Assumes: `CONDITIONS`.
     """
     rows: dict[float, dict[str, float]] = {}
-    recipes = {name: spec.recipe(TOKENS, 1, facts) for name, spec in TRAINED.items()}
+    recipes = {name: spec.recipe(TOKENS, 1, facts, None) for name, spec in TRAINED.items()}
     software = {name: tuple(spec.software(facts).items()) for name, spec in SERVED.items()}
     for size in sizes:
         model = _model_of_size(size)

@@ -112,7 +112,7 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
         SpecError, UnknownNameError: they cannot be, on whatever machine.
     """
     spec = workload.training
-    recipe_list, _ = recipes(workload, model, spec.first_stack(facts), facts)
+    recipe_list, _ = recipes(workload, model, spec.first_stack(facts, model), facts)
     if spec.schedule is not None:
         schedule_code(spec.schedule)
     first = recipe_list[0]
@@ -137,7 +137,7 @@ def plan_training(
     draft = PlanDraft()
     commanded = partial(with_open_inputs, workload=workload, model=model, facts=facts, shown=SHOWN if alone else 0)
     draft.assumptions += check_training(workload, model, facts)
-    groups = _by_stack(workload, facts, draft, alone=alone)
+    groups = _by_stack(workload, model, facts, draft, alone=alone)
     dearest = dearest or (HOPELESS_BY_COST if workload.by_cost_alone else HOPELESS)
 
     def report_first(options: Sequence[TrainingOption]) -> bool:
@@ -262,7 +262,7 @@ def _plans_that_may_fit(workload: Resolved, model: Model, facts: Facts, *, by_re
     """Plans that are fairly likely to fit in memory, where none is as likely as asked; they hold all else as asked."""
     fair = replace(workload, confidence=FAIR_CONFIDENCE)
     draft = PlanDraft()
-    groups = _by_stack(fair, facts, draft, alone=False)
+    groups = _by_stack(fair, model, facts, draft, alone=False)
     options = _options(fair, model, groups, draft, None, facts, alone=True, dearest=HOPELESS)
     picks, _ = best_and_missed(options, _best_rows)
     kept: dict[tuple[str, ...], Candidate] = {}
@@ -427,7 +427,9 @@ def _simplest_row(option: TrainingOption, row: int, rows: Index) -> int:
     return option.layouts.simplest(alike) if row in alike else row
 
 
-def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool) -> dict[str, list[NodeKind]]:
+def _by_stack(
+    workload: Resolved, model: Model, facts: Facts, draft: PlanDraft, *, alone: bool
+) -> dict[str, list[NodeKind]]:
     """The kinds of nodes by the training software that they run; nodes without any that is wanted are counted.
 
     Raises: InfeasibleError: nothing is left.
@@ -435,7 +437,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     stack_name, groups = workload.training.stack, dict[str, list[NodeKind]]()
     for node in node_kinds(workload, facts, draft.ruled_out, alone=alone):
         device = node.cluster.accelerator
-        software = workload.training.stack_on(device, facts)
+        software = workload.training.stack_on(device, facts, model)
         if software is None:
             why = "no usual training stack is known" if stack_name is None else f"{stack_name} is not known"
             draft.ruled_out.add(f"{why} to run there", len(node.priced), device.name, unit="offers")
@@ -444,7 +446,7 @@ def _by_stack(workload: Resolved, facts: Facts, draft: PlanDraft, *, alone: bool
     if not groups:
         raise nothing_left(draft.ruled_out)
     if stack_name is None:
-        usual = (facts.stack(name).name for name in filter(facts.is_released, workload.training.usual_stacks))
+        usual = (facts.stack(name).name for name in filter(facts.is_released, workload.training.usual_stacks(model)))
         groups = {name: groups[name] for name in usual if name in groups}  # the usual one first
         first, *others = groups
         else_ = f" (where it does not run, {' or '.join(others)})" if others else ""

@@ -68,7 +68,7 @@ def recipes(workload: Resolved, model: Model, software: TrainingStack, facts: Fa
         raise SpecError(f"data.seq_len: {error}") from None
     notes = [*([chosen] if chosen else []), *data.length_note(model, seq), *batch_notes]
     documents = data.documents(seq)
-    rows = [replace(spec, precision=name).recipe(seq, batch, facts, documents) for name in wanted]
+    rows = [replace(spec, precision=name).recipe(seq, batch, facts, model, documents) for name in wanted]
     check_skew(model, rows[0])
     return rows, notes
 

@@ -310,7 +310,7 @@ class CompareAnswer:
             architecture, seq_len, tunes=spec.tunes, unit=gpus * (spec.micro_batch or 1),
             least=spec.least_batch(architecture, seq_len, gpus, source.catalog),
         )  # fmt: skip
-        wanted = spec.recipe(seq_len, batch, source.catalog, data.documents(seq_len))
+        wanted = spec.recipe(seq_len, batch, source.catalog, architecture, data.documents(seq_len))
         recipe, device_notes = recipe_on(wanted, cluster.accelerator)
         kept = (
             f"{format_number(batch / gpus, 4)} sequences per accelerator"

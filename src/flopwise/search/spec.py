@@ -208,7 +208,7 @@ class TargetsSpec(Spec):
     )
     confidence: float = _target(
         "--confidence", options.quantity("share", parse_share, low=0.05, high=0.99, closed=True),
-        "Probability with which each target has to be met.", default=0.8,
+        "Probability with which each target has to be met.", default=defaults.CONFIDENCE,
     )
 
 

@@ -77,7 +77,10 @@ def _layers_answer(
         )  # fmt: skip
 
     def recipe_of(device: Accelerator) -> tuple[Recipe, tuple[str, ...]]:
-        return recipe_on(spec.on(device, facts).recipe(seq_len, batch, facts, data.documents(seq_len)), device)
+        return recipe_on(
+            spec.on(device, facts, architecture).recipe(seq_len, batch, facts, architecture, data.documents(seq_len)),
+            device,
+        )
 
     recipe, device_notes = recipe_of(cluster.accelerator)
     check_skew(architecture, recipe)

@@ -74,7 +74,7 @@ class ShapeSpec(Spec):
         check_expert_parallel(model, self.ep or 1)
         batch = self.batch or TRAINED_BATCH
         spec = TrainingSpec(precision=self.precision, stack=self.stack, attention=self.attention)
-        recipe = as_multiplied(model, recipe_on(spec.recipe(tokens, batch, facts), cluster.accelerator)[0])
+        recipe = as_multiplied(model, recipe_on(spec.recipe(tokens, batch, facts, model), cluster.accelerator)[0])
         fuses = recipe.stack.activations == "fused"  # a stack that fuses less has the same kernels, or more
         compared = (stack for stack in map(facts.stack, COMPARED) if stack.activations == "fused" or not fuses)
         return TrainingClock(

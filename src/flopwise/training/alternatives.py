@@ -175,7 +175,7 @@ def _first_stack(recipe: Recipe) -> str:
 
 
 def usual_stacks(layout: Layout, recipe: Recipe, device: Accelerator | None, facts: Facts) -> list[TrainingStack]:
-    """The stacks that people use for such a recipe, of those that run on the device and have the layout's degrees.
+    """The other stacks that people use for such a recipe, that run on the device and have the layout's degrees.
 
     Of a device with software of its own all count, and the default of others: how far stacks lie apart is the least
     that is known of how far what people run there does.
@@ -185,7 +185,6 @@ def usual_stacks(layout: Layout, recipe: Recipe, device: Accelerator | None, fac
     if device is not None and device.kind in OTHER_SOFTWARE:
         usual = (_first_stack(recipe), *usual)
         device = None
-    stacks = [
-        stack for stack in map(facts.stack, filter(facts.is_released, usual)) if device is None or stack.runs_on(device)
-    ]
-    return [stack for stack in stacks if not stack.missing(degrees)]
+    stacks = map(facts.stack, dict.fromkeys(filter(facts.is_released, usual)))
+    others = [stack for stack in stacks if stack.name != recipe.stack.name and not stack.missing(degrees)]
+    return [stack for stack in others if device is None or stack.runs_on(device)]

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flopwise.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
+from flopwise.cost.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    groups_reached,
+    p2p_s,
+    reduce_scatter_s,
+)
 from flopwise.cost.fabric import group_fabric
 from flopwise.cost.kernels import (
     BACKWARD_SOFTMAX,
@@ -782,10 +789,11 @@ def _expert_parallel_s(items: Sequence[Item], context: BlockContext) -> tuple[Fl
     """(seconds, seconds at link rate) of dispatch and combine: two all-to-alls of the routed tokens a layer.
 
     Source: Lepikhin et al. 2020 (arXiv:2006.16668) section 3.2; DeepSeek-V3 report (arXiv:2412.19437) sections 3.2
-    and, for tokens sent in 8 bits while results come back in 16, 3.3.3; NVIDIA, LatentMoE (research.nvidia.com, 2026):
-    tokens are brought down to the experts' width before they are sent, and up again once they are back.
-    Assumes: the rank that receives most sets the time; a token crosses the network once for each node, and goes once to
-    each rank, that wants it where the stack's dispatch does so (DeepEP, HybridEP), else once for each of its experts;
+    and, for tokens sent in 8 bits while results come back in 16, 3.3.3; DeepSeek-V2 report (arXiv:2405.04434) section
+    2.2.2 for tokens sent once to a device; NVIDIA, LatentMoE (research.nvidia.com, 2026): tokens are brought down to
+    the experts' width before they are sent, and up again once they are back.
+    Assumes: the rank that receives most sets the time; a token goes once to each rank that wants it, and crosses the
+    network once for each of these or of their nodes, where the stack's dispatch does so, else once for each expert;
     groups of experts lie on neighbouring ranks; each rank of a tensor-parallel group sends its part of the sequence.
     """
     first = next((i for i in items if isinstance(i, Experts)), None)
@@ -795,7 +803,9 @@ def _expert_parallel_s(items: Sequence[Item], context: BlockContext) -> tuple[Fl
     copies, links = context.tokens * first.top_k * context.split.expert_load, _beside_tensor_groups(context)
     narrow = context.software.fp8_dispatch and context.recipe.precision in LOW_PRECISIONS
     elems, widths = copies * first.inputs / context.split.tp, (1.0 if narrow else context.act_bytes, context.act_bytes)
-    together = first.top_k if context.software.node_dispatch else 1
+    if context.software.dispatch == "device":
+        elems = elems * groups_reached(ep, first.top_k, first.groups, first.top_groups) / first.top_k
+    together = first.top_k if context.software.dispatch == "node" else 1
     each = {
         w: all_to_all_s(
             links, elems * w, ep, inner_tp(context.split), copies=together, pools=first.groups,

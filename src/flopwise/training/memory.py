@@ -197,12 +197,12 @@ def memory_band(recipe: Recipe, calibration: Calibration, device: Accelerator | 
     return band.no_surer_than(classes, device.architecture)
 
 
-def confident_capacity_bytes(recipe: Recipe, device: Accelerator) -> float:
-    """The most that an estimate may come to on `device` so that it fits with `FITS_WITH`.
+def confident_capacity_bytes(recipe: Recipe, device: Accelerator, confidence: float = FITS_WITH) -> float:
+    """The most that an estimate may come to on `device` so that it fits with a probability of `confidence`.
 
     Source: the quantile of `memory_band`. Assumes: as `ErrorBand`.
     """
-    return device.hbm_bytes / memory_band(recipe, device.calibration, device).quantile(FITS_WITH)
+    return device.hbm_bytes / memory_band(recipe, device.calibration, device).quantile(confidence)
 
 
 def step_memory(

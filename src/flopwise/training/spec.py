@@ -378,7 +378,7 @@ class TrainingSpec(Spec):
         if self.says_layout:
             ranks = (self.tp or 1) * (self.pp or 1) * (self.cp or 1)
             return max(1, num_gpus // ranks) * each * (self.pp or 1)
-        has, most = self.first_stack(facts).degrees, 1
+        has, most = self.first_stack(facts, model).degrees, 1
         if "pp" in has:
             most *= 2 ** int(math.log2(min(defaults.SEARCHED_STAGES, model.stacks[0].num_layers)))
         if "cp" in has:
@@ -417,39 +417,53 @@ class TrainingSpec(Spec):
         """True if a pretrained model is trained on, by adapters or as a whole."""
         return self.finetune or self.adapts
 
-    @property
-    def usual_stacks(self) -> tuple[str, ...]:
-        """The training software where none is named, the usual first."""
-        return defaults.ADAPTER_STACKS if self.adapts else defaults.STACKS
+    def usual_stacks(self, model: Model | None) -> tuple[str, ...]:
+        """The training software where none is named, the usual first; `model`: what is trained, None for any."""
+        if self.adapts:
+            return defaults.ADAPTER_STACKS
+        if model is None or self.tunes or self.beyond_megatron:
+            return defaults.STACKS
+        from flopwise.ops.tensors import parameters
 
-    def stack_on(self, accelerator: Accelerator, facts: Facts) -> TrainingStack | None:
+        return defaults.LARGE_STACKS if parameters(model) >= defaults.LARGE_PARAMETERS else defaults.STACKS
+
+    @property
+    def beyond_megatron(self) -> bool:
+        """True if what Megatron-Core has not is asked for: sharded gradients or weights, other pipelines' schedules."""
+        shards = self.fsdp or self.shard is not None or (self.zero or 0) > 1
+        return shards or self.schedule not in {None, "1f1b", "interleaved"}
+
+    def stack_on(self, accelerator: Accelerator, facts: Facts, model: Model | None) -> TrainingStack | None:
         """The training software on a device: as named, or the usual one that runs there; None where none does.
 
         Raises:
             UnknownNameError: an unknown one is named.
         """
-        return next((stack for stack in self._stacks(facts) if stack.runs_on(accelerator)), None)
+        return next((stack for stack in self._stacks(facts, model) if stack.runs_on(accelerator)), None)
 
-    def first_stack(self, facts: Facts) -> TrainingStack:
+    def first_stack(self, facts: Facts, model: Model | None) -> TrainingStack:
         """The training software whatever the device: as named, or the most usual.
 
         Raises:
             SpecError, UnknownNameError: an unknown one is named, or one of another time.
         """
-        return next(self._stacks(facts))
+        return next(self._stacks(facts, model))
 
-    def _stacks(self, facts: Facts) -> Iterator[TrainingStack]:
+    def _stacks(self, facts: Facts, model: Model | None) -> Iterator[TrainingStack]:
         """The one that is named, or those that are usual and not younger than the month of the facts."""
-        released = [name for name in self.usual_stacks if facts.is_released(name)]
-        return map(facts.stack, released or self.usual_stacks[:1] if self.stack is None else (self.stack,))
+        usual = self.usual_stacks(model)
+        released = [name for name in usual if facts.is_released(name)]
+        return map(facts.stack, released or usual[:1] if self.stack is None else (self.stack,))
 
-    def on(self, accelerator: Accelerator, facts: Facts) -> TrainingSpec:
+    def on(self, accelerator: Accelerator, facts: Facts, model: Model | None) -> TrainingSpec:
         """The spec with the training stack of a device, where none is named."""
-        stack = self.stack_on(accelerator, facts) if self.stack is None else None
+        stack = self.stack_on(accelerator, facts, model) if self.stack is None else None
         return self if stack is None else replace(self, stack=stack.name)
 
-    def recipe(self, seq_len: int, global_batch: int, facts: Facts, documents: Documents | None = None) -> Recipe:
-        """The recipe for sequences of `seq_len` tokens, `global_batch` of them a step.
+    def recipe(
+        self, seq_len: int, global_batch: int, facts: Facts, model: Model | None, documents: Documents | None = None
+    ) -> Recipe:
+        """The recipe for sequences of `seq_len` tokens of a model (None: of any), `global_batch` of them a step.
 
         Raises:
             SpecError, UnknownNameError: a choice that does not exist.
@@ -457,7 +471,7 @@ class TrainingSpec(Spec):
         from flopwise.training.frozen import Frozen
         from flopwise.training.layout import Recipe
 
-        stack = self.first_stack(facts)
+        stack = self.first_stack(facts, model)
         return Recipe(
             seq_len=seq_len, global_batch=global_batch, precision=self.precision,
             optimizer=facts.optimizer(self.optimizer), stack=stack,

@@ -407,6 +407,10 @@ def _row(record: Record, model: Model) -> dict[str, Any]:
     }  # fmt: skip
 
 
+TYPICAL = "typical architecture for the size"
+"""The source of a model of which nothing but its size is known."""
+
+
 def typical_model(spec: str, size: float) -> Model:
     """The model of `typical_config`, with a note that says it is a typical architecture, not a particular one."""
     config = typical_config(size)
@@ -416,7 +420,7 @@ def typical_model(spec: str, size: float) -> Model:
         f"({config['num_hidden_layers']} layers of width {config['hidden_size']}, "
         f"{config['num_attention_heads']} heads, {config['num_key_value_heads']} key-value heads, vocabulary {VOCAB:,})"
     )
-    return replace(model, source="typical architecture for the size", confidence="low", notes=(*model.notes, note))
+    return replace(model, source=TYPICAL, confidence="low", notes=(*model.notes, note))
 
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
