@@ -18,6 +18,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.ops.tensors import parameters
+from flopwise.ops.weights import changes_weights
 from flopwise.search.answer import SILENT, TARGET_NAMES, Candidate, Listeners, PlanDraft, RejectionLog
 from flopwise.search.deployments import (
     SIZED,
@@ -68,12 +69,12 @@ SIXTEEN = 12.0
 def formats(workload: Resolved, model: Model) -> list[WeightFormat]:
     """The weight formats to search: those asked for, else as published; for models published in 16 bits fp8, too.
 
-    `any`: the usual ones that the engine runs.
+    `any`: the usual ones that the engine runs and that change the model's weights.
     """
     format_names = workload.limits.weight_formats or ([workload.one_precision] if workload.one_precision else [])
     if ANY in format_names:
-        names = dict.fromkeys(usual_names(model.checkpoint_format))
-        return [row for row in map(workload.facts.weight_format, names) if workload.engine.runs(row)]
+        rows = map(workload.facts.weight_format, dict.fromkeys(usual_names(model.checkpoint_format)))
+        return [row for row in rows if workload.engine.runs(row) and changes_weights(model, row)]
     if format_names:
         return [workload.facts.weight_format(name) for name in format_names]
     if model.checkpoint_format is not None:
