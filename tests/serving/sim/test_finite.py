@@ -12,8 +12,8 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.estimate import estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
-from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim import finite
+from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.finite import closed_loop_run, finite_run
 from flopwise.serving.sim.source import Traffic
 from named import serve_job_with
