@@ -43,7 +43,7 @@ def test_an_evaluation_within_the_line_names_its_pause() -> None:
 
 
 def test_recorded_pauses_between_steps_are_pauses_though_no_step_is_slow() -> None:
-    """Step times of callbacks leave evaluations out: 5 s after every tenth of 30 steps of a second; 3 s have no name."""
+    """Step times of callbacks leave evaluations out: 5 s after each tenth of 30 steps of a second; 3 s have no name."""
     at_s = np.cumsum([1.0 + 5.0 * (n in {10, 20}) + 3.0 * (n == 15) for n in range(30)])
     events = [Event(float(at_s[n]) - 1.0, "evaluation", "evaluation: 5.00 s", step=n) for n in (10, 20)]
     found = steady(np.arange(1, 31), at_s, np.ones(30), events)
