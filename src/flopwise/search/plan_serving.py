@@ -52,6 +52,7 @@ from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.sessions import ANSWERS_ELSEWHERE
+from flopwise.serving.sim.stores import HOST
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
 from flopwise.units import format_number, format_percent, format_seconds
 from flopwise.values import replace
@@ -249,14 +250,15 @@ def _report_first(
 
 
 def _cheapest_ways(options: Sequence[ServingOption]) -> list[ServingOption]:
-    """Of the ways to buy the same deployments the cheapest, the first of equals; of batch jobs all of them.
+    """Of the ways to buy the same deployments the cheapest, the first of equals; all of batch jobs, and with stores.
 
     Whatever a dearer one holds of targets, of a budget and of a price by the hour, this one holds as well, for less:
-    none of the others is on a front, or the cheapest of a target. What a batch job pays depends on terms besides.
+    none of the others is on a front, or the cheapest of a target. What a batch job pays depends on terms besides; and
+    stores of caches may be larger than the memory of the cheapest.
     """
     best: dict[int, ServingOption] = {}
     for option in options:
-        if option.workload.task == "batch":
+        if option.workload.task == "batch" or option.stores_caches:
             return list(options)
         kept = best.setdefault(id(option.shared), option)
         if option.priced.usd_per_hour < kept.priced.usd_per_hour:
@@ -326,7 +328,10 @@ def _session_assumptions(workload: Resolved) -> list[str]:
         "turns before it; estimates assume that the cache evicts the least recently used blocks (Che's "
         "approximation); the simulator evicts them one by one"
     )
-    return [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
+    texts = [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
+    if HOST in (workload.sessions.kv_stores or ""):
+        texts.append("machines whose memory is not known (`flopwise instances NAME`) are taken to hold the host's store")
+    return texts
 
 
 def _cache_assumptions(workload: Resolved) -> list[str]:
