@@ -330,7 +330,7 @@ def _session_assumptions(workload: Resolved) -> list[str]:
     )
     texts = [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
     if HOST in (workload.sessions.kv_stores or ""):
-        texts.append("machines whose memory is not known (`flopwise instances NAME`) are taken to hold the host's store")
+        texts.append("machines whose memory is not known (`flopwise instances NAME`) are taken to hold the store in it")
     return texts
 
 
