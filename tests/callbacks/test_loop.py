@@ -121,6 +121,15 @@ def test_waiting_for_data_is_measured_apart(store: Path) -> None:
     assert (saved.values("data_wait_s") < saved.values("step_s")).all()
 
 
+def test_waiting_that_no_one_measured_is_not_zero(store: Path) -> None:
+    with record(store=store) as run:
+        for _ in range(3):
+            run.step()
+    saved = Recorded.of(store)
+    assert saved.values("step_s").size == 3
+    assert saved.values("data_wait_s").size == 0
+
+
 def test_what_is_paused_is_no_part_of_a_step(store: Path) -> None:
     with record(store=store, total_steps=4) as run:
         run.step()

@@ -7,6 +7,10 @@ import pytest
 import flopwise
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
+from flopwise.ops.weights import changes_weights
+from flopwise.search.plan_serving import formats
+from flopwise.search.replica import with_facts
+from flopwise.search.workload import resolve
 from flopwise.serving.memory_answer import ServingMemoryAnswer
 from flopwise.units import GIB
 from named import FACTS, train_answer
@@ -90,6 +94,23 @@ def test_formats_follow_the_checkpoint_the_engine_and_the_device() -> None:
     encoder = flopwise.fit("bge-m3", gpu="l4", context=512)
     assert encoder.output_tokens == 0
     assert all(row.service is not None and row.service.tpot_s is None for row in encoder.formats)
+
+
+def test_a_format_of_layers_that_a_model_lacks_is_not_among_its_formats() -> None:
+    """MXFP4 is of experts and feed-forward layers: of Mamba 2 it would store nothing in fewer bits."""
+    for name in ("mxfp4", "awq"):
+        smaller = changes_weights(FACTS.model("Mamba2-2.7B"), FACTS.weight_format(name))
+        assert smaller is (name == "awq"), name
+    assert changes_weights(FACTS.model("Nemotron-H-8B"), FACTS.weight_format("mxfp4"))
+    sizes = [row.weights_bytes for row in flopwise.fit("Mamba2-2.7B", gpu="h100").formats]
+    assert len(sizes) > 2
+    assert len(set(sizes)) == len(sizes)
+    traffic, constraints = {"requests_per_s": 2}, {"weight_formats": ["any"]}
+    asked = {"task": "serve", "model": "Mamba2-2.7B", "traffic": traffic, "constraints": constraints}
+    workload = with_facts(resolve(asked), FACTS)
+    names = {form.name for form in formats(workload, FACTS.model("Mamba2-2.7B"))}
+    assert "awq" in names
+    assert "mxfp4" not in names
 
 
 def test_what_cannot_be_is_refused() -> None:

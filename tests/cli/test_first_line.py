@@ -232,6 +232,8 @@ def test_a_plan_of_a_simulated_load_keeps_what_was_stated(run: Run) -> None:
         "--gpu l4",
     ):
         assert part in f"{last} ", part
+    queue = "--policy shortest --preempt swap --response-cache 50 --distinct 80 --repeated 0.7"
+    assert queue in run(f"{line} {queue}")[1].rstrip().split("\n")[-1]
 
 
 def test_answers_about_runs_end_with_a_line_on_the_same_store(run: Run, tmp_path: Path) -> None:

@@ -55,6 +55,22 @@ def test_from_a_file_to_a_backtest(tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads(out)["summary"]["predicted_rows"] == 6
 
 
+def test_tokens_a_second_and_cost_of_an_imported_run_follow_from_its_tokens_time_and_price(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """40 steps of 1,024 tokens, 15 s each, on eight accelerators of $3: 68.3 tokens/s, and a sixth of $24."""
+    lines = [f"{n},{1_764_000_000 + 15 * n},{3 - n / 100},{1024 * n}" for n in range(41)]
+    file = tmp_path / "history.csv"
+    file.write_text("\n".join(["_step,_timestamp,train/loss,train/num_input_tokens_seen", *lines]) + "\n", "utf-8")
+    assert run(capsys, "runs", "import", str(file), "--model", "gpt2", "--gpu", "8xh100", "--price", "3")[0] == 0
+    (found,) = json.loads(run(capsys, "runs", "list", "--json")[1])
+    assert found["metrics"]["tokens_per_s"] == pytest.approx(40 * 1024 / 600)
+    assert found["metrics"]["cost_usd"] == pytest.approx(8 * 3 * 600 / 3600)
+    row = run(capsys, "runs", "list")[1]
+    assert "$4.00" in row
+    assert "68.3" in row
+
+
 def test_the_same_file_twice_and_an_export_into_another_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,3 +160,16 @@ def test_the_process_of_pages_answers_as_the_line_where_it_was_started(here: Pat
     finally:
         FIXED.reset(token)
     assert cli.main(["train", "gpt2"]) in (0, 1)
+
+
+def test_amounts_have_the_rate_of_the_facts_that_are_named(here: Path, run: Run) -> None:
+    """Two dollars for one euro in a folder of one's own: on the command line, before or after, or in the settings."""
+    rows = "name,per_euro,source,date\nUSD,2,ours,2026-11-01\nEUR,1,ours,2026-11-01\n"
+    (here / "rates").mkdir()
+    (here / "rates" / "currencies.csv").write_text(rows, encoding="utf-8")
+    line, folder = "roofline --flops 1e15 --gpu h100 --price 3", here / "rates"
+    for stated in (f"--currency EUR --facts {folder}", f"--facts={folder} --currency EUR"):
+        assert "1 EUR = 2 USD (ours, 2026-11-01)" in run(f"{line} {stated}")[1], stated
+    assert "1 EUR = 2 USD" not in run(f"{line} --currency EUR")[1]
+    _write(here, '[defaults]\nfacts = "rates"\ncurrency = "EUR"\n')
+    assert "1 EUR = 2 USD (ours, 2026-11-01)" in run(line)[1]

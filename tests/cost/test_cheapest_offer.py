@@ -18,3 +18,16 @@ def test_a_slice_of_tpus_is_as_large_as_it_is_needed(gpu: str, count: int, insta
     assert instance in machines.price_source
     assert machines.usd_per_gpu_hour == pytest.approx({"tpu-v5p": 4.2, "tpu-v6e": 2.7}[gpu])
     assert machines.gpus_per_node >= count
+
+
+@pytest.mark.parametrize(("gpu", "count", "per_node"), [
+    ("rtx4090", 4, 4), ("rtx4090", 12, 6), ("rtx4090", 1, 1), ("rtx3090", 2, 2), ("a100-pcie", 8, 8), ("a6000", 8, 8),
+    ("l40s", 10, 10), ("h100-sxm", 3, 4), ("gb200", 8, 4), ("epyc-9r45", 4, 2),
+])  # fmt: skip
+def test_cards_share_a_machine_though_they_are_rented_one_by_one(gpu: str, count: int, per_node: int) -> None:
+    """RunPod's price is of one RTX 4090; who writes four means one box. Sockets and boards are as they are sold."""
+    machines = MachineSpec(gpu=gpu).cluster(count, FACTS)
+    assert machines.gpus_per_node == per_node
+    assert (machines.usd_per_gpu_hour or 0) > 0
+    if gpu == "rtx4090":
+        assert MachineSpec(gpu=gpu, instance="1x RTX 4090 secure").cluster(count, FACTS).gpus_per_node == 1

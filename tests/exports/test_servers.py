@@ -29,6 +29,7 @@ from flopwise.exports.server import SERVERS, serving_command
 from flopwise.exports.spec import PLACEHOLDERS, ExportSettings
 from flopwise.exports.targets import exported_plan
 from flopwise.facts.catalog import load_facts
+from flopwise.serving.estimate import job_memory
 from named import FACTS
 
 TARGETS = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi", "tei")
@@ -67,7 +68,7 @@ def test_vllm_has_every_value_of_the_plan() -> None:
         "--tensor-parallel-size": str(layout["tp"]), "--quantization": "fp8_per_channel",
         "--kv-cache-dtype": {"fp8": "fp8", "bf16": "bfloat16"}[layout["kv_dtype"]],
         "--max-num-seqs": str(layout["max_batch"]), "--max-num-batched-tokens": "8192",
-        "--max-model-len": str(1000 + 250 + 64), "--gpu-memory-utilization": "0.92", "--scheduling-policy": "fcfs",
+        "--max-model-len": str(1112 + 278 + 64), "--gpu-memory-utilization": "0.92", "--scheduling-policy": "fcfs",
         "--no-enable-prefix-caching": "", "--host": "0.0.0.0", "--port": "8000",  # noqa: S104 - a container's own
     }  # fmt: skip
     command = serving_command(sample_deployment("serve"))
@@ -110,6 +111,32 @@ def test_lengths_are_the_longest_bounded_by_the_model() -> None:
     assert 500 * 8 < longest < 500 * 40  # of 10,000: 3.7 standard deviations of a lognormal with sigma 0.83
     whole = options(deployed(model="gpt2-xl", traffic={"requests_per_s": 1, "input_tokens": 800, "output_tokens": 224}))
     assert "--max-model-len" not in whole  # 1,024 positions
+
+
+@pytest.mark.parametrize(
+    ("traffic", "tokens"),
+    [
+        ({"requests_per_s": 2, "input_tokens": 900, "output_tokens": 90}, 1000 + 100),  # a ninth more, as simulated
+        ({"requests_per_s": 2, "input_tokens": "900:900", "output_tokens": "90:90"}, 900 + 90),
+        ({"requests_per_s": 0.2, "input_tokens": 500, "output_tokens": 200, "turns": 10}, 10 * (500 + 200)),
+        ({"requests_per_s": 0.2, "input_tokens": 500, "output_tokens": 200, "turns": "1:9"}, 9 * (500 + 200)),
+    ],
+)
+def test_no_request_of_the_plan_is_longer_than_the_server_takes(traffic: dict[str, Any], tokens: int) -> None:
+    """Lengths as the plan simulates them; the last prompt of a session has all turns before it."""
+    assert options(deployed(traffic=traffic))["--max-model-len"] == str(tokens + 64)
+
+
+def test_a_limit_of_tokens_is_no_more_than_the_cache_holds() -> None:
+    """vLLM does not start where one sequence of the longest length has no room (check_enough_kv_cache_memory)."""
+    traffic = {"concurrency": 1, "input_tokens": 40_000, "output_tokens": 1000}
+    alone = {"gpus": ["A100-SXM-80"], "weight_formats": ["bf16"], "max_gpus": 1}
+    deployment = deployed(model="Qwen2.5-32B", traffic=traffic, constraints=alone | {"providers": []})
+    command = serving_command(deployment)
+    limit = int(options(deployment)["--max-model-len"])
+    assert 41_000 + 64 <= limit < (40_000 + 1000) * 10 / 9
+    assert limit == int(job_memory(deployment.serve_job).kv_capacity_tokens)
+    assert any("as many as the cache holds" in note for note in command.assumptions)
 
 
 def test_memory_techniques_and_drafts_reach_vllm() -> None:
@@ -231,8 +258,8 @@ def test_llama_cpp_shares_its_context_among_slots_that_fit() -> None:
     deployment = sample_deployment("serve-llamacpp")
     found, most = options(deployment), deployment.candidate.layout["max_batch"]
     slots = int(found["--parallel"])
-    assert 0.9 * most < slots <= most
-    assert int(found["--ctx-size"]) == slots * 1314
+    assert 0.8 * most < slots <= most
+    assert int(found["--ctx-size"]) == slots * (1112 + 278 + 64)
     assert (found["--cache-type-k"], found["--cache-type-v"], found["--flash-attn"]) == ("q8_0", "q8_0", "on")
     assert found["--n-gpu-layers"] == "all"
     away = deployed("llama.cpp", constraints={"weight_formats": ["Q4_K_M"]}, techniques={"gpu_layers": 20})
@@ -245,7 +272,7 @@ def test_tgi_counts_tokens_of_all_that_run() -> None:
     deployment = sample_deployment("serve-tgi")
     most, found = deployment.candidate.layout["max_batch"], options(deployment)
     assert found["--max-batch-total-tokens"] == str(most * 1250)
-    assert (found["--max-input-tokens"], found["--max-total-tokens"]) == ("1064", "1314")
+    assert (found["--max-input-tokens"], found["--max-total-tokens"]) == (str(1112 + 64), str(1112 + 278 + 64))
     assert found["--max-concurrent-requests"] == str(4 * most)
     assert serving_command(deployment).env == {"PREFIX_CACHING": "0"}
 

@@ -42,6 +42,17 @@ def test_an_evaluation_within_the_line_names_its_pause() -> None:
     assert pause.kind == "evaluation"
 
 
+def test_recorded_pauses_between_steps_are_pauses_though_no_step_is_slow() -> None:
+    """Step times of callbacks leave evaluations out: 5 s after each tenth of 30 steps of a second; 3 s have no name."""
+    at_s = np.cumsum([1.0 + 5.0 * (n in {10, 20}) + 3.0 * (n == 15) for n in range(30)])
+    events = [Event(float(at_s[n]) - 1.0, "evaluation", "evaluation: 5.00 s", step=n) for n in (10, 20)]
+    found = steady(np.arange(1, 31), at_s, np.ones(30), events)
+    assert found is not None
+    assert found.kept.all()
+    assert [(p.kind, p.count, p.seconds) for p in found.pauses] == [("evaluation", 2, pytest.approx(10.0))]
+    assert found.whole_s == pytest.approx(30.0 + 10.0)
+
+
 def test_noise_alone_makes_neither_warm_up_nor_pauses() -> None:
     noise = np.random.default_rng(7).normal(1.0, 0.02, 500)
     found = split(list(noise))

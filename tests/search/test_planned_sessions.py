@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import flopwise
 from flopwise import cli
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
-from flopwise.search.answer import Plan
+from flopwise.search.answer import Plan, read_plan
 from flopwise.search.workload_file import workload_from
 
 TRAFFIC: dict[str, Any] = {
@@ -148,6 +150,26 @@ def test_a_store_in_the_host_needs_that_memory() -> None:
         inside = max(1, one.num_gpus // one.num_instances // each)
         ram = rams[one.instance]
         assert ram is None or inside * 60e9 <= ram
+
+
+def test_a_machine_that_is_too_small_for_the_store_speaks_for_no_other(tmp_path: Path) -> None:
+    """Of one H100 the cheapest has 126 GB: its equals with more are planned, and none has an infinite bill."""
+    small, large = (
+        flopwise.plan({
+            **ASKED, "traffic": {**TRAFFIC, "kv_stores": f"host={size}"}, "targets": {},
+            "constraints": {"gpus": ["h100-pcie"], "max_gpus": 1},
+        })
+        for size in ("100GB", "200GB")
+    )  # fmt: skip
+    assert all(math.isfinite(one.cost_usd) for one in (*small.plans, *large.plans))
+    rams = {(o.provider, o.instance): o.ram_bytes for o in load_facts().offers}
+    assert {(rams[one.provider, one.instance] or 1e15) >= 200e9 for one in large.plans} == {True}
+    assert len(small.plans) > len(large.plans) > 0
+    best = small.plans[0]
+    assert (rams[best.provider, best.instance] or 1e15) < 200e9 <= 2 * 100e9
+    file = tmp_path / "plan.json"
+    file.write_text(large.to_json(), encoding="utf-8")
+    assert read_plan(file).plans == large.plans
 
 
 @pytest.mark.parametrize(

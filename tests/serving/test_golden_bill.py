@@ -53,6 +53,16 @@ def test_rates_and_what_a_million_tokens_cost() -> None:
     assert found.usd_per_million_input_tokens == pytest.approx(prompts, rel=1e-9)
 
 
+def test_an_answer_of_one_token_costs_what_its_prompt_does() -> None:
+    """The pass of a prompt makes the first token: no step decodes, so no part of the bill is of output tokens."""
+    found = estimate(plain_job(concurrency=USERS, output_tokens=1))
+    assert found.prefill_frac == 1
+    assert found.usd_per_million_output_tokens is None
+    prompts = USD_PER_HOUR / 3600 / (found.requests_per_s * 1024) * 1e6
+    assert found.usd_per_million_input_tokens == pytest.approx(prompts, rel=1e-9)
+    assert not any("split between input and output" in text for text in found.assumptions)
+
+
 def test_all_accelerators_of_a_replica_are_paid() -> None:
     found = estimate(plain_job(concurrency=USERS, layout=ServingLayout(tp=2, pp=2)))
     assert found.usd_per_hour == 4 * USD_PER_HOUR

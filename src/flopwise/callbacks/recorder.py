@@ -153,7 +153,7 @@ class _Step:
     tokens: float | None
     samples: float | None
     flops: float | None
-    wait_s: float
+    wait_s: float | None  # None: the loop says nothing of its batches
     values: dict[str, Any]
 
 
@@ -196,7 +196,8 @@ class TrainingRecorder:
         self._agreement = Agreement(self.num_ranks, self.rank)
         self.total_steps = spec.total_steps
         self.steps = self._first_step = 0
-        self._tokens, self._waits, self._pauses = self._earlier["tokens"], 0.0, 0.0
+        self._tokens, self._pauses = self._earlier["tokens"], 0.0
+        self._waits: float | None = None  # None until the loop says how long it waits
         self._recent = deque[tuple[float, float, float]](maxlen=RECENT)  # seconds, tokens, seconds of waiting
         self._norms = deque[float](maxlen=RECENT)
         self._scale: float | None = None
@@ -350,7 +351,7 @@ class TrainingRecorder:
 
     def add_wait(self, seconds: float) -> None:
         """The loop waited this long for its next batch."""
-        self._waits += seconds
+        self._waits = (self._waits or 0.0) + seconds
 
     def data(self, batches: Any) -> Iterator[Any]:
         """The batches of an iterable, with the time that the loop waits for each."""
@@ -401,7 +402,7 @@ class TrainingRecorder:
             flops = self.subject.flops(tokens / (self._seq or 1), self._seq or 1)
         values = {"loss": loss, "grad_norm": grad_norm, "learning_rate": learning_rate}
         soon = {name: _number_soon(value) for name, value in values.items() if value is not None}
-        wait_s, self._waits = self._waits, 0.0
+        wait_s, self._waits = self._waits, None if self._waits is None else 0.0
         self._clock.end_step(_Step(self.steps, self._now_s(), tokens, samples, flops, wait_s, soon))
         self._write_known()
         self._check_budget()
@@ -410,7 +411,9 @@ class TrainingRecorder:
         """Write the steps whose time is known."""
         assert self._clock is not None
         for step_s, step in self._clock.timed_steps(wait=wait):
-            values: dict[str, float] = {"step_s": step_s, "data_wait_s": min(step.wait_s, step_s)}
+            values: dict[str, float] = {"step_s": step_s}
+            if step.wait_s is not None:
+                values["data_wait_s"] = min(step.wait_s, step_s)
             if step.tokens is not None:
                 self._tokens += step.tokens
                 values["tokens_per_s"] = step.tokens / step_s
@@ -422,7 +425,7 @@ class TrainingRecorder:
                     values["mfu_frac"] = step.flops / step_s / (self._peak * self.gpus)
             if step.number == self._first_step + SETTLED:
                 self._recent.clear()
-            self._recent.append((step_s, step.tokens or 0.0, values["data_wait_s"]))
+            self._recent.append((step_s, step.tokens or 0.0, values.get("data_wait_s", 0.0)))
             values |= self.finite_values({name: float(value) for name, value in step.values.items()})
             self.add(values, at_s=step.at_s, step=step.number)
 

@@ -26,6 +26,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, BF16_CACHE, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
+from flopwise.ops.weights import changes_weights
 from flopwise.serving.estimate import check_layout, estimate, least_offload
 from flopwise.serving.iteration import StepLoad
 from flopwise.serving.job import ServeEstimate, ServeJob
@@ -206,14 +207,14 @@ def sensitivities(now: ServeEstimate, facts: Facts, cluster_of: Callable[[int], 
 def runnable_formats(
     model: Model, engine: Engine, device: Accelerator | None, formats: Sequence[WeightFormat]
 ) -> tuple[WeightFormat, ...]:
-    """The formats of `formats` (None: of all) that the engine supports on a device and has kernels for.
+    """The formats of `formats` that change the model's weights, and that the engine supports and has kernels for.
 
-    Files of llama.cpp are for engines of your own machine.
+    Files of llama.cpp are for engines of your own machine; `device` None: on any.
     """
     achieved = None if device is None else rates(device)
 
     def runs(form: WeightFormat) -> bool:
-        if not engine.runs(form, device) or (form.kind == "gguf") > engine.local:
+        if not engine.runs(form, device) or (form.kind == "gguf") > engine.local or not changes_weights(model, form):
             return False
         try:
             return achieved is None or bool(product_path(model, form, achieved))

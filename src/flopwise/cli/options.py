@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -357,6 +358,15 @@ def _note_form(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta["flopwise.form"] = form
 
 
+def _stated_facts(ctx: click.Context) -> str | None:
+    """The folder of facts on the command line, or of a file of settings, before it is read as an option."""
+    words: list[str] = ctx.meta["flopwise.args"]
+    stated = [after for word, after in pairwise([*words, ""]) if word == "--facts"]
+    stated += [word.partition("=")[2] for word in words if word.startswith("--facts=")]
+    setting: str | None = (ctx.default_map or {}).get("facts")
+    return stated[-1] if stated else setting
+
+
 def _use_currency(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     """Show amounts in the currency as long as the command runs."""
     if value is None:
@@ -364,7 +374,7 @@ def _use_currency(ctx: click.Context, param: click.Parameter, value: str | None)
     from flopwise.api.currency import amounts_in
 
     try:
-        ctx.with_resource(amounts_in(value))
+        ctx.with_resource(amounts_in(value, facts=_stated_facts(ctx)))
     except SpecError as error:
         name, command = param.name or "", ctx.command
         from_file = ctx.get_parameter_source(name) == click.core.ParameterSource.DEFAULT_MAP

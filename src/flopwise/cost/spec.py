@@ -112,9 +112,7 @@ class MachineSpec(Spec):
         if offer is not None and self.names_offer:
             chip = facts.offered_accelerator(offer)
         elif per_node is None:
-            bridged = (chip.link or "").endswith("-bridge")  # two of the devices of a node
-            usual = chip.max_scaleup if chip.max_scaleup and chip.max_scaleup <= 16 and not bridged else USUAL_NODE
-            per_node = max(1, round(offer.count)) if offer is not None else min(max(1, usual), num_gpus)
+            per_node = _usual_node(chip, offer, num_gpus)
         limits: tuple[str, ...] = ()
         if self.power_limit is not None:
             chip, limits = with_power_limit(chip, self.power_limit)
@@ -183,6 +181,26 @@ class MachineSpec(Spec):
         wanted = min(num_gpus, USUAL_NODE, largest)
         pool = [o for o in pool if o.count >= wanted]
         return min(pool, key=lambda o: (_usd_per_hour(o, self.purchase, num_gpus), -o.count, o.key))
+
+
+def _usual_node(chip: Accelerator, offer: Offer | None, num_gpus: int) -> int:
+    """Accelerators of a node of `num_gpus` where nobody says: those of the `offer` that prices them, else as usual.
+
+    Cards on PCIe share a machine, evenly where they need several, even where providers rent fewer together: eight go
+    into one.
+
+    Source: `gpuCount` of RunPod's pods, priced by the card (docs.runpod.io, up to 8); four RTX 3090 of one machine
+    (noonghunna/club-3090, change 44); eight RTX 5090 (autonomous-ai/autonomous-computer, 8x-5090).
+    """
+    bridged = (chip.link or "").endswith("-bridge")  # two of the devices of a node
+    rented = 0 if offer is None else max(1, round(offer.count))
+    if rented and chip.kind == "gpu" and (bridged or not chip.link_bytes_per_s):
+        machines = -(-num_gpus // max(rented, USUAL_NODE))
+        return max(rented, -(-num_gpus // machines))
+    if rented:
+        return rented
+    usual = chip.max_scaleup if chip.max_scaleup and chip.max_scaleup <= 16 and not bridged else USUAL_NODE
+    return min(max(1, usual), num_gpus)
 
 
 def _left_out(offers: Sequence[Offer]) -> str:

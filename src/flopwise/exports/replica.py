@@ -13,14 +13,16 @@ from flopwise.exports.deployment import Deployment
 from flopwise.exports.spec import PLACEHOLDERS
 from flopwise.facts.software import platform
 from flopwise.serving.job import ServeJob
-from flopwise.serving.spec import BLOCK_DRAFTS, NGRAM_DRAFTS
+from flopwise.serving.sessions import SessionTraffic
+from flopwise.serving.spec import BLOCK_DRAFTS, NGRAM_DRAFTS, SHORTEST
 from flopwise.units import GIB
 from flopwise.values import dataclass, replace
 
 PLAIN = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """PyTorch's names of formats without scales, which can be loaded from one another."""
-DRAWS = 10_000
-"""Number of lengths drawn from an unbounded distribution: the longest is the server's limit."""
+DRAWS, MOST_TURNS = 10_000, 1_000_000
+"""Number of lengths drawn from an unbounded distribution, or of sessions, and of their turns at most: the longest is
+the server's limit."""
 SLOWEST = "hdd"
 """The slowest storage that weights are expected to come from: the upper end of the start time."""
 TEMPLATE_TOKENS = 64
@@ -78,8 +80,28 @@ def longest_request(deployment: Deployment) -> tuple[int, int] | None:
         except SpecError:
             return None
         return int(columns["prompt_tokens"].max()), int(columns["output_tokens"].max())
-    prompt = _longest(workload.inputs, workload.input_tokens)
-    return prompt, _longest(workload.outputs, workload.output_tokens)
+    if workload.sessions is not None:
+        return _longest_turn(workload.sessions)
+    varies = deployment.task == "serve"  # as the plan's requests are simulated: around what is given as one number
+    prompt, answer = (
+        math.ceil((2.0 - SHORTEST) * tokens) if varies else tokens
+        for tokens in (workload.input_tokens, workload.output_tokens)
+    )
+    return _longest(workload.inputs, prompt), _longest(workload.outputs, answer)
+
+
+def _longest_turn(sessions: SessionTraffic) -> tuple[int, int]:
+    """The longest prompt of a session, its last, which has all turns before it; and the longest answer."""
+    from flopwise.serving.sim.lengths import Lengths  # noqa: PLC0415 - few workloads draw
+
+    rng, parts = np.random.default_rng(0), (sessions.turns, sessions.input_tokens, sessions.output_tokens)
+    turns, prompts, answers = (Lengths.parse(str(part)) for part in parts)
+    counts = turns.draw(max(1, min(DRAWS, int(MOST_TURNS / sessions.mean_turns))), rng)
+    ends = np.cumsum(counts)
+    made = answers.draw(int(ends[-1]), rng)
+    each = prompts.draw(int(ends[-1]), rng) + made
+    histories = np.add.reduceat(each, ends - counts) - made[ends - 1]
+    return int(histories.max()), _longest(str(sessions.output_tokens), int(made.max()))
 
 
 def _longest(lengths: str | None, alike: int) -> int:
@@ -103,14 +125,19 @@ def context_limit(deployment: Deployment) -> tuple[int | None, tuple[str, ...]]:
     tokens = longest[0] + (0 if deployment.task == "encode" else longest[1]) + TEMPLATE_TOKENS
     if own is not None and tokens >= own:
         return None, ()
-    drawn = deployment.workload.trace is None and any(
-        text is not None and text.startswith("lognormal")
-        for text in (deployment.workload.inputs, deployment.workload.outputs)
-    )
-    what = f"the longest of {DRAWS:,} drawn" if drawn else "the longest"
-    return tokens, (
-        f"requests are limited to {tokens:,} tokens: {what} of the workload plus {TEMPLATE_TOKENS} for the template",
-    )
+    workload = deployment.workload
+    drawn = (workload.inputs, workload.outputs)
+    if workload.sessions is not None:
+        drawn = (str(workload.sessions.turns), workload.sessions.input_tokens, workload.sessions.output_tokens)
+    unbounded = workload.trace is None and any(str(lengths).startswith("lognormal") for lengths in drawn)
+    what = f"the longest of {DRAWS:,} drawn" if unbounded else "the longest"
+    why = f"{what} of the workload plus {TEMPLATE_TOKENS} for the template"
+    job = deployment.serve_job
+    if deployment.task != "encode" and tokens > deployment.candidate.layout["max_batch"] * job.input_tokens:
+        held = max(cache_room(deployment).tokens, job.context + TEMPLATE_TOKENS)  # a server without room does not start
+        if tokens > held:
+            tokens, why = held, f"as many as the cache holds, fewer than {why}, {tokens:,}"
+    return tokens, (f"requests are limited to {tokens:,} tokens: {why}",)
 
 
 def memory_frac(deployment: Deployment) -> float:

@@ -84,6 +84,15 @@ def weight_bytes(model: Model, fmt: WeightFormat) -> int:
     return round(sum(weight_groups(model, fmt).values()))
 
 
+def changes_weights(model: Model, fmt: WeightFormat) -> bool:
+    """False if `fmt` quantises none of the model's tensors, so that its weights stay as they are in 16 bits.
+
+    Source: as `weight_bytes`: mxfp4 is of experts and feed-forward layers, of which Mamba 2 has none.
+    Assumes: as `weight_bytes`.
+    """
+    return not fmt.is_quantised or weight_bytes(model, fmt) < weight_bytes(model, BF16)
+
+
 def weight_groups(model: Model, fmt: WeightFormat) -> dict[str, float]:
     """`weight_bytes` by tensor group: path -> bytes over all layers.
 

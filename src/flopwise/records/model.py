@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Literal
 
 from flopwise.records.metrics import METRICS
+from flopwise.units import HOUR_S
 from flopwise.values import dataclass
 
 RunStatus = Literal["running", "finished", "stopped", "failed"]
@@ -128,6 +129,18 @@ class RecordedRun:
         if not summaries:
             return None
         return total if METRICS[metric].cumulative else total / sum(one.count for one in summaries)
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """Each metric as one number; tokens/s and cost that were not recorded follow from tokens, time and price."""
+        found = {metric: self.figure(metric) for metric, _ in self.summaries}
+        tokens, usd_per_hour = found.get("tokens"), self.run.price_usd_per_hour
+        if self.seconds:
+            if tokens is not None:
+                found.setdefault("tokens_per_s", tokens / self.seconds)
+            if usd_per_hour is not None:
+                found.setdefault("cost_usd", usd_per_hour * self.seconds / HOUR_S)
+        return found
 
     @property
     def seconds(self) -> float | None:

@@ -8,6 +8,8 @@ The rule, on the times of log lines (each stands for the steps since the previou
   least 5 %) above the level; at most half of the run.
 - A pause is a later line that is more than 6 spreads (at least 20 %) above the level. The pause is its time beyond the
   median: of an evaluation or a checkpoint if one is recorded in the line, else of unknown kind.
+- Where step times leave evaluations and checkpoints out, as those of callbacks do, such a pause is the time between two
+  lines that is not of their steps, if it is as long and one is recorded in it.
 
 The level, the spread and both thresholds are robust statistics: up to half of the lines may be pauses.
 """
@@ -134,11 +136,28 @@ def steady(steps: NDArray[np.int64], at_s: Column, seconds: Column, events: Sequ
             int(steps[place]), float(at_s[place]), float(seconds[place] * strides[place]), events, strides[place]
         )
         pauses.setdefault(kind, []).append(float(beyond[place]))
+    least_s = max(PAUSE * spread, PAUSE_FRAC * middle)
+    between_s = _recorded_pauses(steps, at_s, np.where(known, seconds, np.inf) * strides, events, least_s)
+    for kind, each_s in between_s.items():
+        pauses.setdefault(kind, []).extend(each_s)
     return SteadySteps(
         level=steady_level, kept=kept, warm_up_lines=warm, warm_up_s=float(beyond[:warm].sum()),
         pauses=tuple(Pause(kind=kind, count=len(each), seconds=sum(each)) for kind, each in sorted(pauses.items())),
-        whole_s=float((seconds[known] * strides[known]).sum()),
+        whole_s=float((seconds[known] * strides[known]).sum()) + sum(map(sum, between_s.values())),
     )  # fmt: skip
+
+
+def _recorded_pauses(
+    steps: NDArray[np.int64], at_s: Column, line_s: Column, events: Sequence[Event], least_s: float
+) -> dict[str, list[float]]:
+    """Times of at least `least_s` before lines of `line_s` that are of a recorded evaluation or checkpoint, by kind."""
+    pauses: dict[str, list[float]] = {}
+    apart_s = np.diff(at_s, prepend=at_s[:1])
+    for place in np.flatnonzero(apart_s - line_s > least_s):
+        kind = _kind(int(steps[place]), float(at_s[place]), float(apart_s[place]), events, stride=0)
+        if kind != "other":
+            pauses.setdefault(kind, []).append(float(apart_s[place] - line_s[place]))
+    return pauses
 
 
 def _strides(steps: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import BF16, CacheFormat, WeightFormat
 from flopwise.ops.tensors import parameters
+from flopwise.ops.weights import changes_weights
 from flopwise.search.answer import SILENT, TARGET_NAMES, Candidate, Listeners, PlanDraft, RejectionLog
 from flopwise.search.deployments import (
     SIZED,
@@ -51,6 +52,7 @@ from flopwise.serving.estimate import check_request
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.sessions import ANSWERS_ELSEWHERE
+from flopwise.serving.sim.stores import HOST
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
 from flopwise.units import format_number, format_percent, format_seconds
 from flopwise.values import replace
@@ -68,12 +70,12 @@ SIXTEEN = 12.0
 def formats(workload: Resolved, model: Model) -> list[WeightFormat]:
     """The weight formats to search: those asked for, else as published; for models published in 16 bits fp8, too.
 
-    `any`: the usual ones that the engine runs.
+    `any`: the usual ones that the engine runs and that change the model's weights.
     """
     format_names = workload.limits.weight_formats or ([workload.one_precision] if workload.one_precision else [])
     if ANY in format_names:
-        names = dict.fromkeys(usual_names(model.checkpoint_format))
-        return [row for row in map(workload.facts.weight_format, names) if workload.engine.runs(row)]
+        rows = map(workload.facts.weight_format, dict.fromkeys(usual_names(model.checkpoint_format)))
+        return [row for row in rows if workload.engine.runs(row) and changes_weights(model, row)]
     if format_names:
         return [workload.facts.weight_format(name) for name in format_names]
     if model.checkpoint_format is not None:
@@ -248,14 +250,15 @@ def _report_first(
 
 
 def _cheapest_ways(options: Sequence[ServingOption]) -> list[ServingOption]:
-    """Of the ways to buy the same deployments the cheapest, the first of equals; of batch jobs all of them.
+    """Of the ways to buy the same deployments the cheapest, the first of equals; all of batch jobs, and with stores.
 
     Whatever a dearer one holds of targets, of a budget and of a price by the hour, this one holds as well, for less:
-    none of the others is on a front, or the cheapest of a target. What a batch job pays depends on terms besides.
+    none of the others is on a front, or the cheapest of a target. What a batch job pays depends on terms besides; and
+    stores of caches may be larger than the memory of the cheapest.
     """
     best: dict[int, ServingOption] = {}
     for option in options:
-        if option.workload.task == "batch":
+        if option.workload.task == "batch" or option.stores_caches:
             return list(options)
         kept = best.setdefault(id(option.shared), option)
         if option.priced.usd_per_hour < kept.priced.usd_per_hour:
@@ -325,7 +328,10 @@ def _session_assumptions(workload: Resolved) -> list[str]:
         "turns before it; estimates assume that the cache evicts the least recently used blocks (Che's "
         "approximation); the simulator evicts them one by one"
     )
-    return [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
+    texts = [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
+    if HOST in (workload.sessions.kv_stores or ""):
+        texts.append("machines whose memory is not known (`flopwise instances NAME`) are taken to hold the store in it")
+    return texts
 
 
 def _cache_assumptions(workload: Resolved) -> list[str]:

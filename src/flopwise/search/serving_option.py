@@ -252,10 +252,15 @@ class ServingOption(PlanOption):
 
     @property
     def alike(self) -> Hashable | None:
-        """The deployments, where no target is about money."""
+        """The deployments, where no target is about money, nor what they keep in the memory of a machine."""
         workload = self.workload
         priced = workload.budget_usd is not None or workload.max_usd_per_hour is not None or workload.task == "batch"
-        return None if priced else id(self.shared)
+        return None if priced or self.stores_caches else id(self.shared)
+
+    @property
+    def stores_caches(self) -> bool:
+        """True if machines have stores of caches, for which the memory of some may be too small."""
+        return self.workload.sessions is not None and self.workload.sessions.kv_stores is not None
 
     def estimated_as(
         self, deployments: Deployments, workload: Resolved | None = None, kv_dtype: CacheFormat | None = None

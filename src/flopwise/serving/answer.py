@@ -301,8 +301,10 @@ class ServeAnswer(Result):
             return f"Too slow: {rate} is {far} {where} can sustain; {needed:,} are needed."
         verb = "serves" if self.num_gpus == 1 else "serve"
         decodes = estimate.tpot_s is not None and estimate.output_tokens_per_s is not None
-        usd = format_cost(estimate.usd_per_million_output_tokens if decodes else self.usd_per_million_requests)
-        paid = f"; {usd} per million {'output tokens' if decodes else 'inputs'}" if usd else ""
+        token_usd = estimate.usd_per_million_output_tokens
+        usd = format_cost(self.usd_per_million_requests if token_usd is None else token_usd)
+        inputs = "requests" if decodes else "inputs"
+        paid = f"; {usd} per million {inputs if token_usd is None else 'output tokens'}" if usd else ""
         if load is not None:
             first = f"{'TTFT' if decodes else 'latency'} {format_seconds(load.ttft_s['p95'])}"
             seen = f"{first} {format_interval(*load.ends('ttft_s', 'p95'), format_seconds)}"

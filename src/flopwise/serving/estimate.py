@@ -450,6 +450,8 @@ def _decoder_estimate(
     e2e_s = ttft_s + (job.output_tokens - 1) * tpot_s
     if job.techniques.prefill_gpus:  # the share of the bill, too
         on_prompts = job.techniques.prefill_gpus / job.num_gpus
+    elif job.output_tokens == 1:  # which the prompt's own pass makes
+        on_prompts = 1.0
     elif job.static:
         on_prompts = _number(steady.ttft_s) / (e2e_s - waiting_s)
     else:
@@ -621,8 +623,10 @@ def _times(rate: Ranged, count: int) -> Ranged:
 
 
 def _price(hourly: float | None, share: float, tokens_per_s: float) -> float | None:
-    """USD per million tokens that take `share` of the bill; None where there are none, or no price."""
-    return None if hourly is None or not tokens_per_s else float(usd_per_million_tokens(hourly * share, tokens_per_s))
+    """USD per million tokens that take `share` of the bill; None where they take none of it, or have no price."""
+    if hourly is None or not tokens_per_s or not share:
+        return None
+    return float(usd_per_million_tokens(hourly * share, tokens_per_s))
 
 
 def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
@@ -638,8 +642,8 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
         *memory.assumptions,
         *technique_assumptions(job),
         *(note for note in (path.note, converted) if note),
-        *(mixed_notes(job.software, job.model, job.kv_dtype) if job.decodes else ()),
-        *(split if job.decodes and priced else ()),
+        *(mixed_notes(job.software, job.model, job.kv_dtype) if job.decodes and job.output_tokens > 1 else ()),
+        *(split if job.decodes and job.output_tokens > 1 and priced else ()),
     )
     return tuple(dict.fromkeys(assumptions))
 

@@ -12,8 +12,9 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.estimate import estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
+from flopwise.serving.sim import finite
 from flopwise.serving.sim.engine import replica
-from flopwise.serving.sim.finite import finite_run
+from flopwise.serving.sim.finite import closed_loop_run, finite_run
 from flopwise.serving.sim.source import Traffic
 from named import serve_job_with
 
@@ -57,6 +58,31 @@ def test_the_longest_answer_drains_alone() -> None:
     assert alike.output_tokens_per_s is not None
     assert drawn.output_tokens_per_s is not None
     assert 0.45 < drawn.output_tokens_per_s.value / alike.output_tokens_per_s.value < 0.75
+
+
+def test_users_beyond_those_that_are_simulated_wait_as_long_as_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 12,000 users, from the growth of 2,048 to 4,096: what the whole run says. And a million take no longer."""
+    job = replace(JOB, max_batch=64, concurrency=12_000, users=None, requests=None)
+    whole = closed_loop_run(job, FACTS, percentiles=("p50", "p99"))
+    assert len(whole.runs[-1].trace) == 10 * 12_000
+    monkeypatch.setattr(finite, "MOST_USERS", 4096)
+    grown = closed_loop_run(job, FACTS, percentiles=("p50", "p99"))
+    assert len(grown.runs[-1].trace) == 10 * 4096
+    assert grown.estimate.ttft_s.value == pytest.approx(whole.estimate.ttft_s.value, rel=0.005)
+    assert grown.estimate.requests_per_s == pytest.approx(whole.estimate.requests_per_s, rel=0.005)
+    assert grown.ttft_s == pytest.approx(whole.ttft_s, rel=0.02)
+    assert grown.tpot_s == pytest.approx(whole.tpot_s, rel=0.02)
+    million = closed_loop_run(replace(job, concurrency=1_000_000), FACTS)
+    assert len(million.runs[-1].trace) == 10 * 4096
+    rate = million.estimate.requests_per_s
+    assert million.estimate.ttft_s.value == pytest.approx(0.95 * 1_000_000 / rate, rel=0.01), "one round in ten is half"
+
+
+def test_a_batch_job_may_have_more_requests_than_a_run() -> None:
+    """Its pace is that of the first, so that a hundred times as many requests take a hundred times as long."""
+    few, many = (serve("Llama-3.1-8B", gpu="h100", requests=count).estimate for count in (10_000_000, 1_000_000_000))
+    assert many.requests_per_s == pytest.approx(few.requests_per_s, rel=0.001)
+    assert many.ttft_s.value == pytest.approx(100 * few.ttft_s.value, rel=0.001)
 
 
 def test_a_long_run_of_users_is_the_steady_state() -> None:

@@ -229,7 +229,7 @@ def _further(run: SimulateAnswer, given: Mapping[str, Any]) -> dict[str, str]:
     for name, limit in zip(TARGETS, run.slo, strict=True):
         if limit is not None:
             words += [f"--{name}", f"{given[name].percentile}={limit:g}s"]
-    for spec in (Traffic, TechniqueRequest, ServingSpec, MachineSpec, DatedSourceSpec):
+    for spec in (Traffic, Scheduling, ResponseCacheSpec, TechniqueRequest, ServingSpec, MachineSpec, DatedSourceSpec):
         for name, declared in options_of(spec).items():
             if name in stated and name not in OF_RUNS and declared.flags[0].partition("/")[0] in known:
                 words += declared.arguments(given[name])

@@ -35,8 +35,8 @@ RUN_KEYS = (
 def command(*, store: str | None, web: bool, **which: str | None) -> None:
     """Recorded runs, latest first.
 
-    Rates are means over the run, loss and cost the last value. A run that was killed stays `running`; the table then
-    shows the time since its last sample.
+    Rates are means over the run, loss and cost the last value; a cost that was not recorded is that of the
+    run's time. A run that was killed stays `running`; the table then shows the time since its last sample.
     """
     from flopwise.records.runs import runs
 
@@ -55,8 +55,7 @@ def command(*, store: str | None, web: bool, **which: str | None) -> None:
 
 def document(one: RecordedRun) -> dict[str, Any]:
     """A run as JSON: itself, and each metric in one number."""
-    metrics = dict.fromkeys(metric for metric, _ in one.summaries)
-    return attributes(one, RUN_KEYS) | {"metrics": {metric: one.figure(metric) for metric in metrics}}
+    return attributes(one, RUN_KEYS) | {"metrics": one.figures}
 
 
 def moment(at_s: float | None) -> str | None:
@@ -98,11 +97,12 @@ def _lines(rows: Sequence[RecordedRun], paper: Screen) -> Iterator[str]:
 
 
 def _cells(one: RecordedRun) -> tuple[Any, ...]:
-    run, mfu, rate = one.run, one.figure("mfu_frac"), one.figure("tokens_per_s")
+    run, figures = one.run, one.figures
+    mfu, rate = figures.get("mfu_frac"), figures.get("tokens_per_s")
     machines = " x ".join(str(part) for part in (run.gpus, run.gpu) if part is not None)
     took = None if one.seconds is None else units.format_seconds(one.seconds)
     return (
         run.run_id[:SHORT_ID], run.name, run.task, run.model, machines, moment(run.started_at_s), took, state(one),
         None if rate is None else units.format_count(rate), None if mfu is None else units.format_percent(mfu),
-        last(one, "loss"), units.format_cost(one.figure("cost_usd")),
+        last(one, "loss"), units.format_cost(figures.get("cost_usd")),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.catalog import Facts
 from flopwise.options import OptionError
-from flopwise.serving.estimate import RunMeans, estimate
+from flopwise.serving.estimate import RunMeans, engine_limit, estimate, largest_batch
 from flopwise.serving.job import ServeEstimate, ServeJob, no_room_text
 from flopwise.serving.sessions import ANSWERS_ELSEWHERE
 from flopwise.serving.sim.engine import KernelTimes
@@ -22,7 +22,7 @@ from flopwise.serving.sim.result import ClassFigures, SimulatedRun, at_shares
 from flopwise.serving.sim.sessions import SessionReport
 from flopwise.serving.sim.source import Traffic
 from flopwise.serving.sim.trace import LONGEST_S, PS
-from flopwise.serving.spec import Scheduling, mean_tokens
+from flopwise.serving.spec import ROUNDS, Scheduling, mean_tokens
 from flopwise.units import DAY_S, HOUR_S, format_percent
 from flopwise.values import replace
 
@@ -61,6 +61,10 @@ LEAST_SESSIONS, MOST_S, SELDOM_PER_S = 600, 20 * DAY_S, 1.0 / DAY_S
 """They come at least until there are so many, or for twenty days; at lower rates there would be too few to simulate."""
 OVERLOAD = 1.15
 """Sessions that come over those answered, from which on they wait for each other; below it is chance."""
+MOST_USERS, FULL_BATCHES = 16_384, 4
+"""Users of a closed loop who are all simulated: so many, and those who fill every batch four times. Each further user
+waits as long as the last: from half and all of these, mean TTFT of 300,000 on an H100 is within 0.04 % of that of a run
+of all, percentiles within 1 %."""
 BEFORE = 1 / 3
 """Of that time, until as many sessions are under way as on average."""
 
@@ -144,7 +148,8 @@ def closed_loop_run(
     drawn; None: the job's own, which vary as `Traffic` says. Of a short run figures are the means of those of several
     draws: what one load test shows on average.
 
-    Source: `flopwise.serving.sim`; `flopwise.serving.spec.ROUNDS`.
+    Source: `flopwise.serving.sim`; `flopwise.serving.spec.ROUNDS`; of more than `MOST_USERS`, the growth from half of
+    these to all. Assumes: no more than that; the queue is first come, first served where users are so many.
     Raises: as `finite_run`; InfeasibleError, too, where the cache has no room for any of the requests.
     """
     replicas = min(replicas, MOST_REPLICAS)
@@ -153,13 +158,53 @@ def closed_loop_run(
     traffic = Traffic(
         users=users, input_tokens=inputs, output_tokens=outputs if job.decodes else 1, priorities=job.priorities or None
     )
+    slots = engine_limit(job) if job.decodes else largest_batch(job)
+    most = max(MOST_USERS, FULL_BATCHES * slots * int(job.layout.dp) * replicas)
+    if users <= most or job.priorities:
+        loop = _loop(job, traffic, facts, on_compile, percentiles, replicas)
+    else:
+        half, whole = (
+            _loop(job, replace(traffic, users=count), facts, on_compile, percentiles, replicas)
+            for count in (most // 2, most // 2 * 2)
+        )
+        loop = whole.with_users(users, half)
+    return ClosedLoopRun(estimate(job, loop.means), loop.ttft_s, loop.tpot_s, loop.runs, replicas)
+
+
+class _Loop(NamedTuple):
+    """Runs of the same users: means over their requests, and latencies by percentile in s."""
+
+    means: RunMeans
+    ttft_s: dict[str, float]
+    tpot_s: dict[str, float]
+    runs: tuple[SimulatedRun, ...]
+
+    @property
+    def end_s(self) -> float:
+        """When the last request is answered, on average."""
+        return float(np.mean([run.end_ps for run in self.runs])) / PS
+
+    def with_users(self, users: int, half: Self) -> Self:
+        """The same loop with more users, of which `half` has half as many: whoever is more waits in the queue."""
+        simulated = len(self.runs[-1].trace) // ROUNDS
+        times = (users - simulated) / (simulated // 2)
+        end_s = self.end_s + times * (self.end_s - half.end_s)
+        rate = self.means.requests_per_s * (users / simulated) * (self.end_s / end_s)
+        waits_s = self.means.ttft_s + times * (self.means.ttft_s - half.means.ttft_s)
+        first_s = {name: seconds + times * (seconds - half.ttft_s[name]) for name, seconds in self.ttft_s.items()}
+        return self._replace(means=RunMeans(waits_s, self.means.tpot_s, rate), ttft_s=first_s)
+
+
+def _loop(
+    job: ServeJob, traffic: Traffic, facts: Facts, on_compile: OnCompile, percentiles: Sequence[str], replicas: int
+) -> _Loop:
+    """The users of `traffic` at so many replicas. Raises: as `closed_loop_run`."""
     runs = _draws(job, traffic, replicas, facts, on_compile, ENOUGH_OF_LOOPS)
     if not any(np.any(run.outcome.first_ps >= 0) for run in runs):
         raise InfeasibleError(no_room_text(job, job.context))
     seen = [_latencies(job, run, percentiles) for run in runs]
     first_s, each_s = ({name: float(np.mean([one[k][name] for one in seen])) for name in percentiles} for k in (0, 1))
-    result = estimate(job, _mean([_means(job, run, replicas) for run in runs]))
-    return ClosedLoopRun(result, first_s, each_s, tuple(runs), replicas)
+    return _Loop(_mean([_means(job, run, replicas) for run in runs]), first_s, each_s, tuple(runs))
 
 
 def _latencies(

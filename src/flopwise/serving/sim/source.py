@@ -54,7 +54,7 @@ class Traffic(Spec):
         "--weekend", options.COUNT_OR_ZERO, "Traffic of a weekend day over that of a weekday, for diurnal arrivals.")
     profile: Any = _traffic("--profile", PROFILE, "Rate by hour of the week: office, daily, a file of hour,rate or a "
     "trace; fleet files may list 24 or 168 rates. The given rate is the week's mean.")
-    users: int | None = _traffic("--users", options.BATCH,
+    users: int | None = _traffic("--users", options.whole(high=10**12),
         "Closed loop of this many users, who begin together and send a request after each answer.")
     think_s: float = same(SessionsSpec, "think_s", default=0.0)
     turns: int | str | None = same(SessionsSpec, "turns")

@@ -176,7 +176,7 @@ function line(run, metric, points) {
 function recorded(run, metric, text) {
   const value = run.metrics[metric];
   if (value === null || value === undefined) return "-";
-  return own(called(metric), text(value), () => Promise.resolve([measuredOf(run, metric, value, "over the whole run: the mean of its samples, or their total")]));
+  return own(called(metric), text(value), () => Promise.resolve([measuredOf(run, metric, value, "over the whole run: the mean of its samples, or their total; without samples from tokens, price and time")]));
 }
 
 /** How long a run took, with when it began and when it was heard of last. */
