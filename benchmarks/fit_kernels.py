@@ -184,7 +184,7 @@ def main() -> None:
         found = KernelFit(rows, facts, begin)
         if given.write:
             found = fit_kernels(rows, facts, begin, descents=given.descents)
-            what = f"{len(rows)} published kernels and collectives (aiconfigurator, vidur)"
+            what = f"{len(rows)} published kernels and collectives"
             fitting.write(found.values, "fit_kernels.py", partial(origin, rows=what))
         predicted = found.predicted
     errors, groups = [], defaultdict(list)

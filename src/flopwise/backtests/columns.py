@@ -346,7 +346,9 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "moved_bytes": "min_bytes", "message_bytes": "bytes", "gpus": "n_gpus", "topology": _remark("topology"),
         "gpus_per_node": _remark("devices_per_node"),
         "warm": _where("^l2_possible$", "cache_regime"),
-        "roofline_s": Scaled("roofline_us", per=1e6), "seconds": Scaled("measured_time_us", per=1e6), **_same("source"),
+        **_same("quantised", "routing"),
+        "roofline_s": Scaled("roofline_us", per=1e6), "seconds": Scaled("measured_time_us", per=1e6),
+        **_same("source", "date"),
     },
     "training": {
         "id": "id", "study": "source_key",

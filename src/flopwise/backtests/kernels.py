@@ -13,6 +13,7 @@ from flopwise.cost.rates import Rates, precision, rates
 from flopwise.errors import SpecError
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts
+from flopwise.ops.work import touched_experts
 from flopwise.values import replace
 
 UNIT = "s"
@@ -70,8 +71,9 @@ def _wrapped_s(seconds: float, row: Row, table: Calibration, kind: str) -> float
 def _gemm_s(row: Row, r: Rates, table: Calibration) -> float:
     m, n, k = _positives(row, "m", "n", "k")
     dtype = _text(row, "dtype")
-    seconds = kernels.matmul_s(r, m, n, k, Elements(dtype), cold=_cold(row)).seconds
     p = precision(dtype)
+    elements = Elements(dtype, act_bytes=p.act_bits / 8) if flag(row, "quantised", default=False) else Elements(dtype)
+    seconds = kernels.matmul_s(r, m, n, k, elements, cold=_cold(row)).seconds
     kind = "unpacked" if p.unpacked else "gemm" if not p.quantised else "block" if dtype == "fp8_block" else "scaled"
     return _wrapped_s(float(seconds), row, table, kind)
 
@@ -94,12 +96,16 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     dtype = _text(row, "dtype")
     ours = max(tokens * top_k / ep, 1.0)
     touched = min(experts / ep, -(-ours // 1))
+    if _text(row, "routing") == "random":
+        touched = float(touched_experts(int(experts), int(top_k), tokens, int(experts / ep)))
     rows, dtype = _as_triton_ran(row, dtype, ours, tokens * top_k)
     width = inter / tp
+    nbytes = touched * 3 * width * hidden * precision(dtype).weight_bits / 8
+    cold = _cold(row) or nbytes > r.l2_bytes
     if JOINED in _text(row, "kernel"):
         r = replace(r, value={**r.value, "grouped_s": r.value["grouped_s"] * r.value["joined_grouped_frac"]})
-    up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, Elements(dtype))
-    down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, Elements(dtype))
+    up = kernels.grouped_matmul_s(r, rows, 2 * width, hidden, touched, Elements(dtype), cold=cold)
+    down = kernels.grouped_matmul_s(r, rows, hidden, width, touched, Elements(dtype), cold=cold)
     act = kernels.pointwise_s(r, rows * 3 * width * 2.0)
     passes = _software_constant(table, "wrapper_passes.moe", row, 0.0)
     extra_s = kernels.read_s(r, passes * rows * hidden * 2.0)

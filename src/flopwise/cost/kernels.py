@@ -123,17 +123,43 @@ def wave_tail(rates: Rates, dtype: str, *, grouped: bool = False) -> float:
     return in_library * plain + (1 - in_library) * scaled
 
 
+def routed_tiles(mean: Floats, rows: float, experts: Floats) -> Floats:
+    """Tiles of `rows` rows that one of so many `experts` with `mean` tokens each fills on average, at least one.
+
+    How many tokens an expert has varies as a binomial number does, of variance mean * (1 - 1 / experts), so that some
+    experts need a tile more than the mean and some one less: the tiles up to the edge nearest to the mean, and one more
+    as often as the edge is passed (the logistic function stands for the normal distribution, within a hundredth).
+
+    Source: counting; sampled in tests/cost/test_kernels.py.
+    Assumes: tokens choose experts independently, all experts alike.
+    """
+    whole = np.maximum(np.floor(mean / rows + 0.5), 1.0)
+    deviation = np.sqrt(np.maximum(mean * (1.0 - 1.0 / experts), 1e-9))
+    return whole + 0.5 * (1.0 + np.tanh(0.851 * (mean - 0.5 - whole * rows) / deviation))
+
+
 def tile_costs(
-    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, tiles: Sequence[TileTimes]
+    rates: Rates,
+    m: Ints,
+    n: Ints,
+    k: Ints,
+    copies: Floats,
+    tail: float,
+    tiles: Sequence[TileTimes],
+    *,
+    routed: Floats | None = None,
 ) -> Iterator[tuple[tuple[float, float], Floats]]:
     """Each of `TILES`, which take `tiles`, with the seconds of computing `copies` products in it.
 
-    Source: `tile_times`, `waves`. Assumes: as there.
-    """
+    `routed`: m is the mean of that many products, whose rows vary as tokens choose experts.
+
+    Source: `tile_times`, `waves`, `routed_tiles`. Assumes: as there.
+    """  # fmt: skip
     across = np.ceil(n / TILES[0][1]) * copies
     for (rows, columns), (per_k_s, unpacking_s, fill_s) in zip(TILES, tiles, strict=True):
         each_s = per_k_s if unpacking_s is None else np.where(np.asarray(m) <= REGISTER_ROWS, unpacking_s, per_k_s)
-        cost = waves(np.ceil(m / rows) * across, rates.num_sms, tail) * (k * each_s + fill_s)
+        down = np.ceil(m / rows) if routed is None else routed_tiles(m, rows, routed)
+        cost = waves(down * across, rates.num_sms, tail) * (k * each_s + fill_s)
         yield (rows, columns), cost
 
 
@@ -145,10 +171,11 @@ class TileTimes(NamedTuple):
     fill_s: Floats
 
 
-def tile_times(rates: Rates, rate: Floats, packed: Floats = 1.0) -> list[TileTimes]:
+def tile_times(rates: Rates, rate: Floats, packed: Floats = 1.0, least_rows: Floats = 0.0) -> list[TileTimes]:
     """The times of each of `TILES` on a device that computes at `rate` FLOP/s, whatever the product.
 
     `packed`: bits of a weight over those of an activation, where kernels for few rows unpack weights in registers.
+    `least_rows`: tiles of fewer rows are computed as if they had so many.
 
     Source: calibrated (data/calibration); Marlin (Frantar et al. 2024, arXiv 2408.11743) section 3 for packed weights.
     Assumes: a tile's rate falls with its intensity: operations over what a core must load for them.
@@ -156,7 +183,7 @@ def tile_times(rates: Rates, rate: Floats, packed: Floats = 1.0) -> list[TileTim
     knee, times = rates.value["tile_knee"], list[TileTimes]()
     largest = max(rows * columns / (rows + columns) for rows, columns in TILES)
 
-    def per_k_s(rows: float, columns: float, loaded: Floats) -> Floats:
+    def per_k_s(rows: Floats, columns: float, loaded: Floats) -> Floats:
         intensity = rows * columns / (rows + loaded * columns)
         slower = np.maximum((1.0 + knee / intensity) / (1.0 + knee / largest), 1.0)
         return 2.0 * rows * columns * slower * rates.num_sms / rate
@@ -165,16 +192,15 @@ def tile_times(rates: Rates, rate: Floats, packed: Floats = 1.0) -> list[TileTim
         in_registers = rows == TILES[-1][0] and _all_below(packed, 1.0)
         unpacking_s = per_k_s(rows, columns, packed) if in_registers else None
         fill_s = rates.value["tile_fill_s"] * rows * columns / (TILES[1][0] * TILES[1][1])
-        times.append(TileTimes(per_k_s(rows, columns, 1.0), unpacking_s, fill_s))
+        times.append(TileTimes(per_k_s(np.maximum(rows, least_rows), columns, 1.0), unpacking_s, fill_s))
     return times
 
 
-def _tiled_s(
-    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, tiles: Sequence[TileTimes]
-) -> Floats:
-    """Seconds of computing `copies` products in tiles that take so long: the best tile's."""
+def _tiled_s(rates: Rates, way: _Way, m: Ints, n: Ints, k: Ints, copies: Floats, matrices: Floats) -> Floats:
+    """Seconds of computing `copies` of so many products in tiles that take so long: the best tile's."""
     best: Floats = np.inf
-    for _, cost in tile_costs(rates, m, n, k, copies, tail, tiles):
+    routed = matrices if way.grouped else None
+    for _, cost in tile_costs(rates, m, n, k, copies, way.tail, way.tiles, routed=routed):
         best = np.minimum(best, cost)
     return best
 
@@ -272,6 +298,7 @@ class _Way(NamedTuple):
     packed: float  # bits of a weight over those of an activation, where it is unpacked in registers
     packing: float  # B/s at which weights are packed before they are multiplied; 0: they are multiplied as they are
     tiles: list[TileTimes]
+    grouped: bool  # of experts
 
 
 def _way(rates: Rates, elements: Elements, *, grouped: bool = False) -> _Way:
@@ -297,9 +324,9 @@ def _new_way(rates: Rates, elements: Elements, *, grouped: bool) -> _Way:
     tail = wave_tail(rates, dtype, grouped=grouped)
     packed = bits / p.act_bits if unpacked and not grouped else 1.0
     packing = 0.0 if unpacked or p.quantised else rates.value[PACKING.get(rates.peak_dtype(dtype), PACKED_16)]
-    return _Way(
-        p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing, tile_times(rates, rate, packed)
-    )  # fmt: skip
+    rows = rates.value["expert_rows"] if grouped and p.peak == "fp8" else 0.0
+    tiles = tile_times(rates, rate, packed, rows)
+    return _Way(p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing, tiles, grouped)
 
 
 def _all_below(figures: Floats, most: float) -> bool:
@@ -313,7 +340,7 @@ def _product(
     """Seconds of computing `touched` products, m rows in all; bytes of their k x n weights, and of the rows."""
     matrices = np.maximum(touched, 1.0)
     each, at_once = m / matrices, np.minimum(matrices, rates.value.get(STREAMS, math.inf))
-    compute_s = _tiled_s(rates, each, n, k, at_once, way.tail, way.tiles) * (matrices / at_once) * slower
+    compute_s = _tiled_s(rates, way, each, n, k, at_once, matrices) * (matrices / at_once) * slower
     p = way.precision
     if not p.quantised:
         compute_s = np.minimum(compute_s, matrices * _vector_s(rates, each, n, k, unpacked=way.unpacked))
@@ -362,6 +389,8 @@ def grouped_matmul_s(
     k: Ints,
     touched: Floats,
     elements: Elements = PLAIN,
+    *,
+    cold: bool = True,
 ) -> Timing:
     """One product per expert: m rows in all, spread over `touched` experts, each with its own k x n weight.
 
@@ -371,7 +400,7 @@ def grouped_matmul_s(
 
     Source: as `matmul_s`; MegaBlocks (arXiv 2211.15841) section 4 for the padding; Transformer Engine's
     `multi_stream_cublas_gemm` for streams.
-    Assumes: rows are spread evenly over the touched experts; operands come from DRAM.
+    Assumes: tokens choose experts independently (`routed_tiles`); where `cold`, operands come from DRAM, as in serving.
     """
     way, act_bytes = _way(rates, elements, grouped=True), elements.act_bytes
     slower = 1.0 / rates.value.get(PORTED + elements.dtype, 1.0)
@@ -382,7 +411,7 @@ def grouped_matmul_s(
         passes = rates.value["grouped_passes"] * m * (k * arriving + n * act_bytes)
         starts = np.maximum(touched / rates.value.get(STREAMS, math.inf) - 1.0, 0.0)
         fixed_s = rates.value["grouped_s"] + starts * rates.value["kernel_s"]
-        return _product_timing(rates, way, (compute_s, weights * slower, moved + passes), fixed_s, cold=True)
+        return _product_timing(rates, way, (compute_s, weights * slower, moved + passes), fixed_s, cold=cold)
 
     return in_blocks(formula, (m, n, k, touched))
 

@@ -34,6 +34,10 @@ has matrix units of a quarter of the rate, which nothing else of a core holds ba
 SLOWED: dict[str, tuple[str, float]] = {"hopper": ("hopper-h20", 4e12)}
 """Of a family: its variant with slowed matrix units, and the 16-bit rate of a core below which a device is one. An H20
 has 1.9 TFLOP/s a core, other Hoppers 6.3 to 7.5 (NVIDIA's datasheets)."""
+UNPACKING = ("unpack_frac", "grouped_unpack_frac")
+"""Parameters: shares of the rate of products that are left where weights are unpacked on the way."""
+WHOLE_CORE = {"hopper-h20": 7.5e12}
+"""Of a variant with slowed matrix units: the 16-bit rate of a core of the devices whose products were measured."""
 RELATIVES: dict[str, tuple[str, ...]] = {
     "blackwell-ultra": ("blackwell",),
     "hopper-h20": ("hopper",),
@@ -60,8 +64,9 @@ LAUNCHES_EACH = ("Huawei",)
 does (torch_npu; vLLM Ascend, graph mode guide: ACLGraph is capture and replay)."""
 OF_ENGINES = frozenset({
     "served_dram_frac", "library_dram_frac", "chained_frac", "experts_s", "byte_dot_cycles", "dot_core_flops_per_s",
+    "expert_rows",
 })  # fmt: skip
-"""Parameters of what some engines do on some devices, by definition nothing elsewhere."""
+"""Parameters of what some engines, or their kernels, do on some devices, by definition nothing elsewhere."""
 OF_ALL = frozenset({"softmax_cycles", "memory_power_frac"})
 """Parameters that hold on all devices but those of a row, and those that count under a power limit alone: where there
 is none, nothing is said of what stands in."""
@@ -283,6 +288,7 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
     scopes = families(accelerator)
     names = table.names("link_", "wrapper_", "host_", MEASURED_WATTS)
     value, assumptions = resolve_parameters(table, names, scopes, accelerator.name)
+    value |= _slowed_fracs(accelerator, table, scopes)
     value[MEASURED_POWER] = _measured_power(table, scopes)
     if accelerator.boost_clock_hz:
         value |= {name: value[name] * CLOCK_HZ / accelerator.boost_clock_hz for name in CYCLES if name in value}
@@ -303,6 +309,29 @@ def rates(accelerator: Accelerator, calibration: Calibration | None = None) -> R
         compiles=accelerator.kind in FEW_CORES and accelerator.vendor not in LAUNCHES_EACH,
         matrix_unit_dim=accelerator.matrix_unit_dim,
     )  # fmt: skip
+
+
+def _slowed_fracs(accelerator: Accelerator, table: Calibration, scopes: Sequence[str]) -> dict[str, float]:
+    """Shares of the peak that products reach on slowed matrix units, where only those on whole ones were measured.
+
+    What else of a core holds products back (loads, scales, sums of blocks) takes as long as on a whole core, so that it
+    takes a smaller share of a longer time.
+
+    Source: H20, vLLM pull request 49932: 8,192 x 24,576 x 7,168 in fp8 with blocks at 0.95 of the peak (cuBLAS), 0.94
+    (DeepGEMM, CUTLASS) and 0.86 (Triton), by this formula 0.86; in 16 bits at 0.96, by this formula 0.95.
+    Assumes: products of all formats are held back for as long as 16-bit products would be at the same share.
+    """
+    whole, cores = WHOLE_CORE.get(scopes[0]), accelerator.num_sms
+    if whole is None or not cores:
+        return {}
+    slowness = _sixteen_bit_peak(accelerator) / (cores * whole)
+    shares = (name for name in table.names() if name.startswith(("matmul_frac.", *UNPACKING)))
+    found = {name: table.find(name, scopes) for name in shares}
+    return {
+        name: 1.0 / (1.0 + (1.0 / share.value - 1.0) * slowness)
+        for name, share in found.items()
+        if share.scope != scopes[0] and not share.profile
+    }
 
 
 def _measured_power(table: Calibration, scopes: Sequence[str]) -> float:
