@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from decimal import Decimal
+from typing import Any
 
 from flopwise.errors import SpecError
 from flopwise.values import dataclass
@@ -144,12 +145,34 @@ def parse_usd(value: object, what: str = "amount") -> float:
     if not isinstance(value, str):
         return parse_count(value, what)
     text = value.strip()
-    own = CURRENCY.get()
-    if own.per_usd != 1 and (text.startswith(own.symbol.strip()) or text.endswith(own.code)):
-        return parse_count(text.removeprefix(own.symbol.strip()).removesuffix(own.code).strip(), what) / own.per_usd
+    if (shown := _shown_amount(text)) is not None:
+        return parse_count(shown, what) / CURRENCY.get().per_usd
     if re.match("[€£]", text) or re.search("(EUR|GBP)$", text):
         raise SpecError(f"{what}: {value[:60]!r}: amounts are US dollars; give --currency EUR to give them in euros")
     return parse_count(re.sub(r"\s*(usd|dollars?)\s*$", "", text.removeprefix("$"), flags=re.IGNORECASE), what)
+
+
+def _shown_amount(text: str) -> str | None:
+    """The amount that `text` gives in the currency that text shows, without its sign; None: it does not, or dollars."""
+    own = CURRENCY.get()
+    sign = own.symbol.strip()
+    if own.per_usd == 1 or not (text.startswith(sign) or text.endswith(own.code)):
+        return None
+    return text.removeprefix(sign).removesuffix(own.code).strip()
+
+
+def in_dollars(data: Any) -> Any:
+    """Plain data as files keep them: amounts in the currency that text shows are US dollars, other values as given."""
+    if isinstance(data, dict):
+        return {key: in_dollars(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [in_dollars(value) for value in data]
+    if not isinstance(data, str) or _shown_amount(data.strip()) is None:
+        return data
+    try:
+        return parse_usd(data)
+    except SpecError:  # another text with the sign of the currency
+        return data
 
 
 def parse_share(value: object, what: str = "share") -> float:

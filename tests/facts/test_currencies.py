@@ -11,7 +11,9 @@ import pytest
 from flopwise import cli, units
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.currencies import currency
+from flopwise.facts.currencies import amounts_in, currency
+from flopwise.fleet.read import fleet_from
+from flopwise.search.workload import resolve
 
 LINE = ["train", "gpt2", "--gpu", "8xh100", "--tokens", "10B", "--price", "4"]
 
@@ -62,6 +64,22 @@ def test_amounts_are_shown_in_it() -> None:
 )
 def test_amounts_are_said_in_it(text: object, usd: float) -> None:
     assert units.parse_usd(text) == usd
+
+
+def test_files_keep_amounts_in_dollars() -> None:
+    """A plan or a report that was made with amounts in euros is read where nobody says a rate."""
+    targets = {"budget": "€500"}
+    workload = {"task": "finetune", "model": "gpt2", "data": {"tokens": "10M"}, "targets": targets}
+    policies = {"budget_per_month": "1.5kEUR", "carbon_usd_per_kg": 3}
+    with amounts_in("EUR=2", load_facts(None).currencies):
+        plan_document = resolve(workload).document
+        fleet = fleet_from({"name": "€ fleet", "workloads": [{"name": "€ job", **workload}], "policies": policies})
+    assert plan_document["targets"] == {"budget": 1000.0}
+    assert resolve(plan_document).budget_usd == 1000.0
+    assert fleet.written["policies"] == {"budget_per_month": 3000.0, "carbon_usd_per_kg": 3}
+    assert fleet.written["name"] == "€ fleet"
+    assert fleet.written["workloads"][0]["name"] == "€ job"
+    assert fleet_from(dict(fleet.written)).written == fleet.written
 
 
 @pytest.mark.parametrize("text", ["€500", "500 EUR", "£5k", "3GBP"])

@@ -10,6 +10,7 @@ import pytest
 from small import assess
 
 from flopwise.facts.catalog import Facts, load_facts
+from flopwise.facts.currencies import amounts_in
 from flopwise.fleet.allocate import allocate as allocation
 from flopwise.fleet.allocate import allocation_problem
 from flopwise.fleet.assessment import WhatIf
@@ -59,6 +60,19 @@ def test_a_price_rise_is_met_by_other_machines_where_those_are_cheaper_then(fact
     assert rows["prices of aws rise 20 %"].usd_per_month == pytest.approx(4 * 0.6 * MONTH)
     dear = facts.with_tables(offers=(replace(facts.offers[0], on_demand_usd_per_hour=0.58), facts.offers[1]))
     assert asked(dear, desks())[1]["prices of aws rise 20 %"].usd_per_month == pytest.approx(4 * 0.6 * MONTH)
+
+
+def test_amounts_are_in_the_currency_that_is_asked_for(facts: Facts) -> None:
+    """Answers that are solved side by side, too: two dollars for one euro."""
+    growing = desks(growth_per_month=0.05)
+    with amounts_in("EUR=2", load_facts(None).currencies):
+        _, rows = asked(facts, growing, budget_per_month=2000)
+        _, problem = solvable(facts, growing, providers={"aws": 0.5, "gcp": 0.5})
+        costs = bindings(problem, allocation(problem, gap=0.0))
+    texts = [row.text for row in rows.values()] + [row.text for row in costs]
+    assert sum("€" in text for text in texts) >= 4
+    assert not any("$" in text for text in texts)
+    assert f"€{4 * 0.5 * MONTH * 1.2 / 2:,.0f} a month" in rows["all prices rise 20 %"].text
 
 
 def test_prices_of_volumes_rise_too(facts: Facts) -> None:

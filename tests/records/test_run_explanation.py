@@ -47,6 +47,13 @@ def test_waiting_for_data_is_told_apart_as_measured(tmp_path: Path) -> None:
     assert any("compute and communication are one term" in note for note in why.notes)
 
 
+@pytest.mark.parametrize(("mfu_frac", "opening"), [(1.07, "Cannot be as stated: MFU 107"), (0.9, "Faster than the")])
+def test_a_run_that_is_faster_than_its_accelerators_is_misstated(tmp_path: Path, mfu_frac: float, opening: str) -> None:
+    series = {"step_s": [0.4] * 20, "mfu_frac": [mfu_frac] * 20}
+    why = explanation(stored(tmp_path / "runs.db", series, gpus=8, expected=expectation(PLAN, step_s=1.0)))
+    assert why.verdict.startswith(opening)
+
+
 def test_all_terms_measured_and_they_add_up(tmp_path: Path) -> None:
     series = {
         "step_s": [2.0] * 20, "data_wait_s": [0.2] * 20, "communication_s": [0.6] * 20,

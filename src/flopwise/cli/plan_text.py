@@ -141,8 +141,10 @@ def title(plan: Plan) -> str:
     for target, value in workload.get("targets", {}).items():
         if value is not None:
             limit = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-            dollars = "$" if target == "budget" and str(limit).replace(".", "").isdigit() else ""
-            targets.append(f"{TARGET_NAMES.get(target, target)} {dollars}{limit}")
+            if target == "budget":
+                usd = units.parse_usd(value)
+                limit = units.format_usd(usd, 0 if round(units.in_currency(usd), 2).is_integer() else None)
+            targets.append(f"{TARGET_NAMES.get(target, target)} {limit}")
     return text + (f"; targets: {', '.join(targets)}" if targets else "")
 
 

@@ -125,11 +125,10 @@ def context_limit(deployment: Deployment) -> tuple[int | None, tuple[str, ...]]:
     tokens = longest[0] + (0 if deployment.task == "encode" else longest[1]) + TEMPLATE_TOKENS
     if own is not None and tokens >= own:
         return None, ()
-    workload = deployment.workload
-    drawn = (workload.inputs, workload.outputs)
-    if workload.sessions is not None:
-        drawn = (str(workload.sessions.turns), workload.sessions.input_tokens, workload.sessions.output_tokens)
-    unbounded = workload.trace is None and any(str(lengths).startswith("lognormal") for lengths in drawn)
+    workload, sessions = deployment.workload, deployment.workload.sessions
+    own_lengths = () if sessions is None else (sessions.turns, sessions.input_tokens, sessions.output_tokens)
+    drawn = map(str, (workload.inputs, workload.outputs, *own_lengths))
+    unbounded = workload.trace is None and any(lengths.startswith("lognormal") for lengths in drawn)
     what = f"the longest of {DRAWS:,} drawn" if unbounded else "the longest"
     why = f"{what} of the workload plus {TEMPLATE_TOKENS} for the template"
     job = deployment.serve_job

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from itertools import compress
 from math import inf
@@ -66,9 +67,12 @@ LATE = f"; the solver's time limit of {GUARD_S:g} s was reached, so that a faste
 
 
 def _side_by_side(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    """The answers of calls that do not depend on one another, in their order: the solver leaves Python alone."""
+    """The answers of calls that do not depend on one another, in their order: the solver leaves Python alone.
+
+    Each has a copy of the context, in which text shows amounts in the currency that is asked for.
+    """
     with ThreadPoolExecutor(max_workers=min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda call: call(), calls))
+        return list(pool.map(lambda context, call: context.run(call), [copy_context() for _ in calls], calls))
 
 
 def bindings(problem: AllocationProblem, allocation: Allocation, *, effort: float = 0.2 * EFFORT) -> list[Binding]:

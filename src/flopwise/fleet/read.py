@@ -24,6 +24,7 @@ from flopwise.search.nodes import check_custom_price
 from flopwise.search.spec import WORKLOAD_FILE
 from flopwise.search.workload import Resolved, resolve
 from flopwise.search.workload_file import document, read_text
+from flopwise.units import in_dollars
 from flopwise.values import dataclass, replace
 
 MOST_SHOWN = 12
@@ -79,7 +80,7 @@ def fleet_from(
         raise SpecError(f"{where}: {error}") from None
     except SpecError as error:
         raise source.with_line(error) from None
-    return replace(platform, source=source, written=spec.FLEET_FILE.without_defaults(data))
+    return replace(platform, source=source, written=in_dollars(spec.FLEET_FILE.without_defaults(data)))
 
 
 def _with_existing(data: dict[str, Any], table: Path) -> tuple[dict[str, Any], dict[str, str]]:

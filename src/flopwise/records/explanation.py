@@ -223,7 +223,16 @@ def _device_causes(measured: Measured) -> Iterator[Cause]:
 
 
 def _verdict(measured: Measured, outcomes: tuple[MetricOutcome, ...], terms: tuple[Term, ...]) -> str:
-    """One sentence: on plan, slower or faster, by how much, and the term that contributes most."""
+    """One sentence: on plan, slower or faster, by how much, and the term that contributes most.
+
+    Of a run that would be faster than its accelerators can be: which settings are to be checked.
+    """
+    mfu_frac = measured.value("mfu_frac")
+    if mfu_frac is not None and mfu_frac > 1.0:
+        return (
+            f"Cannot be as stated: MFU {format_percent(mfu_frac)}, more than the datasheet's peak; check the "
+            "accelerators and their number, the model, and the tokens of a step (sequence length, global batch)"
+        )
     by_name = {one.metric: one for one in outcomes}
     main = next((by_name[n] for n in _HEADLINE if n in by_name and by_name[n].difference is not None), None)
     if main is None:

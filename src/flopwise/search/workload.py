@@ -27,7 +27,7 @@ from flopwise.serving.spec import (
 )
 from flopwise.training.run_spec import RunConditionsSpec
 from flopwise.training.spec import DataSpec, TrainingSpec
-from flopwise.units import HOUR_S
+from flopwise.units import HOUR_S, in_dollars
 from flopwise.values import dataclass, replace
 
 ANYWHERE: Mapping[str, Any] = {
@@ -201,7 +201,7 @@ def resolve(data: Mapping[str, Any], at: str = "") -> Resolved:
     Raises: SpecError: a key or a value that cannot be; starts with the key's place.
     """
     values: dict[type, Any] = {type(spec): spec for spec in WORKLOAD_FILE.parse(data, at)}
-    document = WORKLOAD_FILE.without_defaults(data)
+    document = in_dollars(WORKLOAD_FILE.without_defaults(data))
     task = values[WorkloadSpec].task
     for section, keys in document.items():
         for key in [f"{section}.{part}" for part in keys] if section in WORKLOAD_FILE.sections else [section]:
