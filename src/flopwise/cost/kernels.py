@@ -123,19 +123,27 @@ def wave_tail(rates: Rates, dtype: str, *, grouped: bool = False) -> float:
     return in_library * plain + (1 - in_library) * scaled
 
 
-def routed_tiles(mean: Floats, rows: float, experts: Floats) -> Floats:
-    """Tiles of `rows` rows that one of so many `experts` with `mean` tokens each fills on average, at least one.
+def routed_tiles(mean: Floats, rows: float, deviation: Floats) -> Floats:
+    """Tiles of `rows` rows that an expert with `mean` tokens, of such a standard deviation, fills on average.
 
-    How many tokens an expert has varies as a binomial number does, of variance mean * (1 - 1 / experts), so that some
-    experts need a tile more than the mean and some one less: the tiles up to the edge nearest to the mean, and one more
-    as often as the edge is passed (the logistic function stands for the normal distribution, within a hundredth).
+    How many tokens an expert has varies as a binomial number does, so that some experts need a tile more than the mean
+    and some one less: the tiles up to the edge nearest to the mean, at least one, and one more as often as the edge is
+    passed. A straight line stands for the middle of the normal distribution.
 
     Source: counting; sampled in tests/cost/test_kernels.py.
     Assumes: tokens choose experts independently, all experts alike.
     """
     whole = np.maximum(np.floor(mean / rows + 0.5), 1.0)
-    deviation = np.sqrt(np.maximum(mean * (1.0 - 1.0 / experts), 1e-9))
-    return whole + 0.5 * (1.0 + np.tanh(0.851 * (mean - 0.5 - whole * rows) / deviation))
+    passed = 0.5 + 0.37 / deviation * (mean - 0.5 - whole * rows)
+    return whole + np.minimum(np.maximum(passed, 0.0), 1.0)
+
+
+def token_deviation(mean: Floats, experts: Floats) -> Floats:
+    """Standard deviation of an expert's tokens, with `mean` of them for each of so many `experts`.
+
+    Source: binomial distribution. Assumes: as `routed_tiles`.
+    """
+    return np.sqrt(np.maximum(mean * (1.0 - 1.0 / experts), 1e-9))
 
 
 def tile_costs(
@@ -156,9 +164,10 @@ def tile_costs(
     Source: `tile_times`, `waves`, `routed_tiles`. Assumes: as there.
     """  # fmt: skip
     across = np.ceil(n / TILES[0][1]) * copies
+    deviation = 0.0 if routed is None else token_deviation(m, routed)
     for (rows, columns), (per_k_s, unpacking_s, fill_s) in zip(TILES, tiles, strict=True):
         each_s = per_k_s if unpacking_s is None else np.where(np.asarray(m) <= REGISTER_ROWS, unpacking_s, per_k_s)
-        down = np.ceil(m / rows) if routed is None else routed_tiles(m, rows, routed)
+        down = np.ceil(m / rows) if routed is None else routed_tiles(m, rows, deviation)
         cost = waves(down * across, rates.num_sms, tail) * (k * each_s + fill_s)
         yield (rows, columns), cost
 
