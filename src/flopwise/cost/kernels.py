@@ -53,10 +53,13 @@ DOT = "packed_dot_s"
 DOT_ROWS = 8
 """Most rows for which those kernels are taken (llama.cpp, ggml-cuda/mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
 
+EVEN = "grouped_even"
+"""Name of a figure of rates under which all experts have as many rows: in training, where vendors balance them by force
+or buffers have a capacity, and where the shares that products reach are fitted to whole runs."""
 STREAMS = "grouped_streams"
+"""Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
 PORTED = "ported_grouped."
 """Before a precision: rate of an engine's grouped products in it over that of the device's best; without one, 1."""
-"""Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
 FLASH_DIMS = (32, 64, 96, 128, 192, 256)
 """Head dimensions that flash kernels are built for."""
 
@@ -208,7 +211,7 @@ def tile_times(rates: Rates, rate: Floats, packed: Floats = 1.0, least_rows: Flo
 def _tiled_s(rates: Rates, way: _Way, m: Ints, n: Ints, k: Ints, copies: Floats, matrices: Floats) -> Floats:
     """Seconds of computing `copies` of so many products in tiles that take so long: the best tile's."""
     best: Floats = np.inf
-    routed = matrices if way.grouped else None
+    routed = matrices if way.routed else None
     for _, cost in tile_costs(rates, m, n, k, copies, way.tail, way.tiles, routed=routed):
         best = np.minimum(best, cost)
     return best
@@ -307,7 +310,7 @@ class _Way(NamedTuple):
     packed: float  # bits of a weight over those of an activation, where it is unpacked in registers
     packing: float  # B/s at which weights are packed before they are multiplied; 0: they are multiplied as they are
     tiles: list[TileTimes]
-    grouped: bool  # of experts
+    routed: bool  # of experts, whose rows vary as tokens choose them
 
 
 def _way(rates: Rates, elements: Elements, *, grouped: bool = False) -> _Way:
@@ -333,9 +336,10 @@ def _new_way(rates: Rates, elements: Elements, *, grouped: bool) -> _Way:
     tail = wave_tail(rates, dtype, grouped=grouped)
     packed = bits / p.act_bits if unpacked and not grouped else 1.0
     packing = 0.0 if unpacked or p.quantised else rates.value[PACKING.get(rates.peak_dtype(dtype), PACKED_16)]
+    routed = grouped and EVEN not in rates.value
     rows = rates.value["expert_rows"] if grouped and p.peak == "fp8" else 0.0
     tiles = tile_times(rates, rate, packed, rows)
-    return _Way(p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing, tiles, grouped)
+    return _Way(p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing, tiles, routed)
 
 
 def _all_below(figures: Floats, most: float) -> bool:
