@@ -74,7 +74,7 @@ ANCHORS = [
     ("kernels", "k1044_M", "", -5.9),  # experts in fp8
     ("training", "llm-foundry-mpt-7b-h100-sxm-80gb-n512-s2048-bf16", "", 11.4),
     ("training", "megatron-sc21-t1-gpt-1008b-a100-sxm-80gb-n3072-s2048-fp16", "", -12.6),
-    ("training", "mbridge-26.04.01-deepseek-v3-671b-b200-n256-s4096-mxfp8", "", -12.5),
+    ("training", "mbridge-26.04.01-deepseek-v3-671b-b200-n256-s4096-mxfp8", "", -11.2),
     ("training", "nemo-2412-ft-llama2-13b-h100-sxm-80gb-n8-s4096-fp8-2", "", -13.5),  # LoRA
     ("gpu-hours", "llama-65b", "", 15.2),
     ("serving", "s0514", "output_tokens_per_s", -11.3),  # offline, TensorRT-LLM, 70B on two H100

@@ -24,6 +24,7 @@ from flopwise.cost.kernels import (
     prefill_attention_s,
     routed_tiles,
     score_dims,
+    token_deviation,
     waves,
     work_s,
 )
@@ -237,12 +238,12 @@ def test_tiles_of_routed_rows_are_those_of_drawn_ones(rows: int, experts: int) -
     for mean in (1.5, 4.0, 12.0, 16.0, 20.0, 48.0, 64.0, 100.0, 256.0, 1000.0):
         drawn = draws.binomial(round(mean * experts), 1 / experts, 40_000)
         sampled = float(np.ceil(drawn[drawn > 0] / rows).mean())
-        assert float(routed_tiles(mean, rows, float(experts))) == pytest.approx(sampled, rel=0.08), mean
+        assert float(routed_tiles(mean, rows, token_deviation(mean, experts))) == pytest.approx(sampled, rel=0.08), mean
 
 
 def test_one_expert_has_all_rows() -> None:
     for mean in (1, 16, 17, 255, 256, 257):
-        assert routed_tiles(mean, 16, 1.0) == pytest.approx(np.ceil(mean / 16))
+        assert routed_tiles(mean, 16, token_deviation(mean, 1)) == pytest.approx(np.ceil(mean / 16))
 
 
 def test_experts_in_8_bits_are_computed_64_rows_at_once_on_hopper() -> None:

@@ -53,10 +53,13 @@ DOT = "packed_dot_s"
 DOT_ROWS = 8
 """Most rows for which those kernels are taken (llama.cpp, ggml-cuda/mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
 
+EVEN = "grouped_even"
+"""Name of a figure of rates under which all experts have as many rows: in training, where vendors balance them by force
+or buffers have a capacity, and where the shares that products reach are fitted to whole runs."""
 STREAMS = "grouped_streams"
+"""Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
 PORTED = "ported_grouped."
 """Before a precision: rate of an engine's grouped products in it over that of the device's best; without one, 1."""
-"""Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
 FLASH_DIMS = (32, 64, 96, 128, 192, 256)
 """Head dimensions that flash kernels are built for."""
 
@@ -123,19 +126,27 @@ def wave_tail(rates: Rates, dtype: str, *, grouped: bool = False) -> float:
     return in_library * plain + (1 - in_library) * scaled
 
 
-def routed_tiles(mean: Floats, rows: float, experts: Floats) -> Floats:
-    """Tiles of `rows` rows that one of so many `experts` with `mean` tokens each fills on average, at least one.
+def routed_tiles(mean: Floats, rows: float, deviation: Floats) -> Floats:
+    """Tiles of `rows` rows that an expert with `mean` tokens, of such a standard deviation, fills on average.
 
-    How many tokens an expert has varies as a binomial number does, of variance mean * (1 - 1 / experts), so that some
-    experts need a tile more than the mean and some one less: the tiles up to the edge nearest to the mean, and one more
-    as often as the edge is passed (the logistic function stands for the normal distribution, within a hundredth).
+    How many tokens an expert has varies as a binomial number does, so that some experts need a tile more than the mean
+    and some one less: the tiles up to the edge nearest to the mean, at least one, and one more as often as the edge is
+    passed. A straight line stands for the middle of the normal distribution.
 
     Source: counting; sampled in tests/cost/test_kernels.py.
     Assumes: tokens choose experts independently, all experts alike.
     """
     whole = np.maximum(np.floor(mean / rows + 0.5), 1.0)
-    deviation = np.sqrt(np.maximum(mean * (1.0 - 1.0 / experts), 1e-9))
-    return whole + 0.5 * (1.0 + np.tanh(0.851 * (mean - 0.5 - whole * rows) / deviation))
+    passed = 0.5 + 0.37 / deviation * (mean - 0.5 - whole * rows)
+    return whole + np.minimum(np.maximum(passed, 0.0), 1.0)
+
+
+def token_deviation(mean: Floats, experts: Floats) -> Floats:
+    """Standard deviation of an expert's tokens, with `mean` of them for each of so many `experts`.
+
+    Source: binomial distribution. Assumes: as `routed_tiles`.
+    """
+    return np.sqrt(np.maximum(mean * (1.0 - 1.0 / experts), 1e-9))
 
 
 def tile_costs(
@@ -156,9 +167,10 @@ def tile_costs(
     Source: `tile_times`, `waves`, `routed_tiles`. Assumes: as there.
     """  # fmt: skip
     across = np.ceil(n / TILES[0][1]) * copies
+    deviation = 0.0 if routed is None else token_deviation(m, routed)
     for (rows, columns), (per_k_s, unpacking_s, fill_s) in zip(TILES, tiles, strict=True):
         each_s = per_k_s if unpacking_s is None else np.where(np.asarray(m) <= REGISTER_ROWS, unpacking_s, per_k_s)
-        down = np.ceil(m / rows) if routed is None else routed_tiles(m, rows, routed)
+        down = np.ceil(m / rows) if routed is None else routed_tiles(m, rows, deviation)
         cost = waves(down * across, rates.num_sms, tail) * (k * each_s + fill_s)
         yield (rows, columns), cost
 
@@ -199,7 +211,7 @@ def tile_times(rates: Rates, rate: Floats, packed: Floats = 1.0, least_rows: Flo
 def _tiled_s(rates: Rates, way: _Way, m: Ints, n: Ints, k: Ints, copies: Floats, matrices: Floats) -> Floats:
     """Seconds of computing `copies` of so many products in tiles that take so long: the best tile's."""
     best: Floats = np.inf
-    routed = matrices if way.grouped else None
+    routed = matrices if way.routed else None
     for _, cost in tile_costs(rates, m, n, k, copies, way.tail, way.tiles, routed=routed):
         best = np.minimum(best, cost)
     return best
@@ -298,7 +310,7 @@ class _Way(NamedTuple):
     packed: float  # bits of a weight over those of an activation, where it is unpacked in registers
     packing: float  # B/s at which weights are packed before they are multiplied; 0: they are multiplied as they are
     tiles: list[TileTimes]
-    grouped: bool  # of experts
+    routed: bool  # of experts, whose rows vary as tokens choose them
 
 
 def _way(rates: Rates, elements: Elements, *, grouped: bool = False) -> _Way:
@@ -324,9 +336,10 @@ def _new_way(rates: Rates, elements: Elements, *, grouped: bool) -> _Way:
     tail = wave_tail(rates, dtype, grouped=grouped)
     packed = bits / p.act_bits if unpacked and not grouped else 1.0
     packing = 0.0 if unpacked or p.quantised else rates.value[PACKING.get(rates.peak_dtype(dtype), PACKED_16)]
+    routed = grouped and EVEN not in rates.value
     rows = rates.value["expert_rows"] if grouped and p.peak == "fp8" else 0.0
     tiles = tile_times(rates, rate, packed, rows)
-    return _Way(p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing, tiles, grouped)
+    return _Way(p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing, tiles, routed)
 
 
 def _all_below(figures: Floats, most: float) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.cost.kernels import STREAMS
+from flopwise.cost.kernels import EVEN, STREAMS
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import MEASURED_POWER, Rates
 from flopwise.values import replace
@@ -244,6 +244,7 @@ def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -
         "latent_prefill_frac": flash * min(1.0, latent),
         "grouped_frac": 1.0 if grouped == "masked" else value[f"train_grouped_frac.{grouped}"],
         "grouped_passes": 0.0,
+        EVEN: 1.0,
         PERMUTE_PASSES: 0.0 if grouped == "masked" else value[f"train_permute_passes.{permute_kind(software)}"],
     }
     scan = SCAN_RATE * prod(value[name] for name in ATTENTION["fa2"]) / value[FULL_RATE]

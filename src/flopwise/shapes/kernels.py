@@ -10,6 +10,7 @@ import numpy as np
 from flopwise.cost.kernels import (
     ALIGNED_BYTES,
     DECODE_QUERIES,
+    EVEN,
     QUERY_BLOCK,
     Elements,
     tile_costs,
@@ -119,7 +120,7 @@ def tiling(rates: Rates, work: Work, dtype: str) -> Tiling | None:
         return None
     copies = max(scalar(work.touched), 1.0) if work.kind == "grouped" else 1.0
     each, tail = m / copies, wave_tail(rates, dtype, grouped=copies > 1)
-    rate, routed = rates.matmul_flops_per_s(dtype), copies if copies > 1 else None
+    rate, routed = rates.matmul_flops_per_s(dtype), copies if copies > 1 and EVEN not in rates.value else None
     costs = tile_costs(rates, each, n, k, copies, tail, tile_times(rates, rate), routed=routed)
     tile = min(((scalar(cost), shape) for shape, cost in costs), key=lambda pair: pair[0])[1]
     return _tiling(rates, tile, float(np.ceil(each / tile[0]) * np.ceil(n / tile[1]) * copies))
