@@ -250,15 +250,15 @@ def _report_first(
 
 
 def _cheapest_ways(options: Sequence[ServingOption]) -> list[ServingOption]:
-    """Of the ways to buy the same deployments the cheapest, the first of equals; all of batch jobs, and with stores.
+    """Of the ways to buy the same deployments the cheapest, the first of equals; in some cases all.
 
     Whatever a dearer one holds of targets, of a budget and of a price by the hour, this one holds as well, for less:
     none of the others is on a front, or the cheapest of a target. What a batch job pays depends on terms besides; and
-    stores of caches may be larger than the memory of the cheapest.
+    what hosts keep may be larger than the memory of the cheapest.
     """
     best: dict[int, ServingOption] = {}
     for option in options:
-        if option.workload.task == "batch" or option.stores_caches:
+        if option.workload.task == "batch" or option.fills_hosts:
             return list(options)
         kept = best.setdefault(id(option.shared), option)
         if option.priced.usd_per_hour < kept.priced.usd_per_hour:
@@ -272,7 +272,7 @@ def _front(table: OptionTable, workload: Resolved, latency: str) -> list[Place]:
     That is cost against the time of a request, or of the job: all that max_gpus allows.
     """
     if latency == WHOLE:
-        return table.front(latency, table.num_gpus <= workload.max_gpus)
+        return table.front(latency, (table.num_gpus <= workload.max_gpus) & (table.host_frac <= 1))
     changed: dict[str, Any] = {latency: None}
     return table.front(latency, table.allowed_rows(replace(workload, **changed)))
 
