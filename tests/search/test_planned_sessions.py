@@ -168,6 +168,7 @@ def test_offloaded_weights_need_the_memory_of_the_host(load: dict[str, Any]) -> 
         assert (rams[one.instance] or 1e15) * one.num_instances > 0.6 * 35e9, one.instance
     assert "g6.xlarge" not in {one.instance for one in found.plans if one.num_instances == 1}
     assert "g6.2xlarge" in {one.instance for one in found.plans}
+    assert any("are taken to hold the weights that are kept in it" in text for text in found.assumptions)
 
 
 def test_a_machine_that_is_too_small_for_the_store_speaks_for_no_other(tmp_path: Path) -> None:

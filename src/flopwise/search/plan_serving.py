@@ -313,7 +313,7 @@ def _default_assumptions(
         )
     elif flow.peak > 1:
         texts.append(f"replicas are sized for the peak of {format_number(flow.requests_per_s or 0)} requests/s")
-    texts += _session_assumptions(workload)
+    texts += [*_session_assumptions(workload), *_host_assumptions(workload)]
     if flow.inputs or flow.outputs or flow.trace is not None:
         texts.append("estimates assume requests of the mean length; the simulator uses the actual lengths")
     return texts
@@ -328,10 +328,21 @@ def _session_assumptions(workload: Resolved) -> list[str]:
         "turns before it; estimates assume that the cache evicts the least recently used blocks (Che's "
         "approximation); the simulator evicts them one by one"
     )
-    texts = [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
-    if HOST in (workload.sessions.kv_stores or ""):
-        texts.append("machines whose memory is not known (`flopwise instances NAME`) are taken to hold the store in it")
-    return texts
+    return [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
+
+
+def _host_assumptions(workload: Resolved) -> list[str]:
+    """That machines of unknown memory hold what is kept there; nothing where nothing is."""
+    sessions = workload.sessions
+    stores = sessions is not None and HOST in (sessions.kv_stores or "")
+    kept = [name for name, there in (("weights", workload.techniques.offloads), ("caches", stores)) if there]
+    if not kept:
+        return []
+    text = (
+        "machines whose memory is not known (`flopwise instances NAME`) are taken to hold the "
+        f"{' and '.join(kept)} that are kept in it"
+    )
+    return [text]
 
 
 def _cache_assumptions(workload: Resolved) -> list[str]:
