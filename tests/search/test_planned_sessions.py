@@ -144,12 +144,31 @@ def test_a_store_in_the_host_needs_that_memory() -> None:
     """No machine has 100 TB of it for a replica."""
     found: Plan = flopwise.plan({**ASKED, "traffic": {**TRAFFIC, "kv_stores": "host=100TB"}})
     assert not found.plans
+    assert "whose host memory is" in found.verdict
+    assert all(math.isfinite(one.cost_usd) for one in found.misses)
     rams = {o.instance: o.ram_bytes for o in load_facts().offers if o.provider == "aws"}
     for one in planned(kv_stores="host=60GB").plans:
         each = one.layout["tp"] * one.layout["pp"]
         inside = max(1, one.num_gpus // one.num_instances // each)
         ram = rams[one.instance]
         assert ram is None or inside * 60e9 <= ram
+
+
+@pytest.mark.parametrize("load", [{"requests_per_s": 0.01}, {"requests": 20}], ids=["serve", "batch"])
+def test_offloaded_weights_need_the_memory_of_the_host(load: dict[str, Any]) -> None:
+    """60 % of the layers of 70.6 B in AWQ are 21 GB: no one L4 with 16 GiB beside it, but two T4 that share them."""
+    found: Plan = flopwise.plan({
+        "model": "Llama-3.1-70B", "task": "batch" if "requests" in load else "serve", "simulate": False,
+        "traffic": {"input_tokens": 500, "output_tokens": 100, **load}, "techniques": {"offload_weights": 0.6},
+        "constraints": {"gpus": ["l4", "t4"], "providers": ["aws"], "weight_formats": ["awq"]},
+    })  # fmt: skip
+    rams = {o.instance: o.ram_bytes for o in load_facts().offers if o.provider == "aws"}
+    assert rams["g6.xlarge"] == rams["g4dn.xlarge"] == 16 * 2**30
+    for one in found.plans:
+        assert (rams[one.instance] or 1e15) * one.num_instances > 0.6 * 35e9, one.instance
+    assert "g6.xlarge" not in {one.instance for one in found.plans if one.num_instances == 1}
+    assert "g6.2xlarge" in {one.instance for one in found.plans}
+    assert any("are taken to hold the weights that are kept in it" in text for text in found.assumptions)
 
 
 def test_a_machine_that_is_too_small_for_the_store_speaks_for_no_other(tmp_path: Path) -> None:

@@ -133,9 +133,9 @@ def context_limit(deployment: Deployment) -> tuple[int | None, tuple[str, ...]]:
     why = f"{what} of the workload plus {TEMPLATE_TOKENS} for the template"
     job = deployment.serve_job
     if deployment.task != "encode" and tokens > deployment.candidate.layout["max_batch"] * job.input_tokens:
-        held = max(cache_room(deployment).tokens, job.context + TEMPLATE_TOKENS)  # a server without room does not start
-        if tokens > held:
-            tokens, why = held, f"as many as the cache holds, fewer than {why}, {tokens:,}"
+        most = max(cache_room(deployment).tokens, job.context + TEMPLATE_TOKENS)  # a server without room does not start
+        if tokens > most:
+            tokens, why = most, f"as many as the cache holds, fewer than {why}, {tokens:,}"
     return tokens, (f"requests are limited to {tokens:,} tokens: {why}",)
 
 

@@ -295,6 +295,7 @@ TARGET_NAMES = {"ttft": "TTFT", "tpot": "TPOT"}
 """Targets whose name is an abbreviation; the others are called as files spell them."""
 LIMITED = LATENCIES | {
     "max_gpus": "number of GPUs", "deadline": "time", "budget": "cost", "max_usd_per_hour": "price per hour",
+    "host_memory": "host memory",
 }  # fmt: skip
 """How the figures that targets and limits hold are called in text."""
 

@@ -99,6 +99,11 @@ class OptionTable:
         return self._column(lambda one: one.cost_usd)
 
     @cached_property
+    def host_frac(self) -> Floats:
+        """Share of its own memory that an instance of each row needs: above 1 it has less."""
+        return self._column(lambda one: np.broadcast_to(one.host_frac, one.cost_usd.shape))
+
+    @cached_property
     def seconds(self) -> Floats:
         """Of a request, or of the batch job."""
         return self._column(lambda one: one.seconds)
@@ -133,7 +138,7 @@ class OptionTable:
     def _within_limits(self) -> Mask:
         each = np.array([one.priced.usd_per_hour for one in self.options], dtype=float)
         usd_per_hour = self.instances * np.repeat(each, self.sizes)
-        return within_limits(self.workload, self.num_gpus, self.cost_usd, usd_per_hour)
+        return within_limits(self.workload, self.num_gpus, self.cost_usd, usd_per_hour, self.host_frac)
 
     def odds(self, workload: Resolved | None = None) -> ByTarget:
         """Probability that each target is met; `workload`: with other limits on the same figures. Options know theirs.

@@ -250,15 +250,15 @@ def _report_first(
 
 
 def _cheapest_ways(options: Sequence[ServingOption]) -> list[ServingOption]:
-    """Of the ways to buy the same deployments the cheapest, the first of equals; all of batch jobs, and with stores.
+    """Of the ways to buy the same deployments the cheapest, the first of equals; in some cases all.
 
     Whatever a dearer one holds of targets, of a budget and of a price by the hour, this one holds as well, for less:
     none of the others is on a front, or the cheapest of a target. What a batch job pays depends on terms besides; and
-    stores of caches may be larger than the memory of the cheapest.
+    what hosts keep may be larger than the memory of the cheapest.
     """
     best: dict[int, ServingOption] = {}
     for option in options:
-        if option.workload.task == "batch" or option.stores_caches:
+        if option.workload.task == "batch" or option.fills_hosts:
             return list(options)
         kept = best.setdefault(id(option.shared), option)
         if option.priced.usd_per_hour < kept.priced.usd_per_hour:
@@ -272,7 +272,7 @@ def _front(table: OptionTable, workload: Resolved, latency: str) -> list[Place]:
     That is cost against the time of a request, or of the job: all that max_gpus allows.
     """
     if latency == WHOLE:
-        return table.front(latency, table.num_gpus <= workload.max_gpus)
+        return table.front(latency, (table.num_gpus <= workload.max_gpus) & (table.host_frac <= 1))
     changed: dict[str, Any] = {latency: None}
     return table.front(latency, table.allowed_rows(replace(workload, **changed)))
 
@@ -313,7 +313,7 @@ def _default_assumptions(
         )
     elif flow.peak > 1:
         texts.append(f"replicas are sized for the peak of {format_number(flow.requests_per_s or 0)} requests/s")
-    texts += _session_assumptions(workload)
+    texts += [*_session_assumptions(workload), *_host_assumptions(workload)]
     if flow.inputs or flow.outputs or flow.trace is not None:
         texts.append("estimates assume requests of the mean length; the simulator uses the actual lengths")
     return texts
@@ -328,10 +328,21 @@ def _session_assumptions(workload: Resolved) -> list[str]:
         "turns before it; estimates assume that the cache evicts the least recently used blocks (Che's "
         "approximation); the simulator evicts them one by one"
     )
-    texts = [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
-    if HOST in (workload.sessions.kv_stores or ""):
-        texts.append("machines whose memory is not known (`flopwise instances NAME`) are taken to hold the store in it")
-    return texts
+    return [text, *([ANSWERS_ELSEWHERE] if workload.techniques.prefill_gpus else [])]
+
+
+def _host_assumptions(workload: Resolved) -> list[str]:
+    """That machines of unknown memory hold what is kept there; nothing where nothing is."""
+    sessions = workload.sessions
+    stores = sessions is not None and HOST in (sessions.kv_stores or "")
+    kept = [name for name, there in (("weights", workload.techniques.offloads), ("caches", stores)) if there]
+    if not kept:
+        return []
+    text = (
+        "machines whose memory is not known (`flopwise instances NAME`) are taken to hold the "
+        f"{' and '.join(kept)} that are kept in it"
+    )
+    return [text]
 
 
 def _cache_assumptions(workload: Resolved) -> list[str]:

@@ -63,9 +63,12 @@ class ErrorEnds(NamedTuple):
         return msgspec.structs.replace(candidate, **ends)
 
 
-def within_limits(workload: Resolved, num_gpus: Floats, cost_usd: Floats, usd_per_hour: Floats) -> Mask:
-    """A mask of the rows that keep to the limits of a workload, whatever their probability."""
+def within_limits(
+    workload: Resolved, num_gpus: Floats, cost_usd: Floats, usd_per_hour: Floats, host_frac: Floats | float
+) -> Mask:
+    """A mask of the rows that keep to the limits of a workload and of their machines, whatever their probability."""
     keep = (num_gpus <= workload.max_gpus) & (num_gpus >= workload.min_gpus) & np.isfinite(cost_usd)
+    keep &= np.asarray(host_frac) <= 1.0
     if workload.max_usd_per_hour is not None:
         keep &= usd_per_hour <= workload.max_usd_per_hour
     return np.asarray(keep)
@@ -94,6 +97,7 @@ class PlanOption(ABC):
     memory_bytes: Floats  # of the fullest device
     tokens_per_s: Floats  # that are trained on, or answered (read, where nothing is)
     start_s: Floats  # paid before the first step of a run; 0 of a service
+    host_frac: Floats | float = 0.0  # share of its own memory that an instance needs: above 1 it has less
 
     @abstractmethod
     def odds(self, workload: Resolved | None = None) -> ByTarget:
@@ -181,7 +185,7 @@ class PlanOption(ABC):
 
     @cached_property
     def _within_limits(self) -> Mask:
-        return within_limits(self.workload, self.num_gpus, self.cost_usd, self.usd_per_hour)
+        return within_limits(self.workload, self.num_gpus, self.cost_usd, self.usd_per_hour, self.host_frac)
 
     def nearest_miss(self) -> tuple[float, int]:
         """(shortfall, row) of the row that misses its worst target by least; beyond `max_gpus` only if all are."""
@@ -279,7 +283,7 @@ def likeliest(options: Iterable[O]) -> list[Pick[O]]:
     picks: list[Pick[O]] = []
     for option in options:
         odds, most = option.odds(), option.workload.max_gpus
-        rows = np.flatnonzero((option.num_gpus <= most) & (option.instances >= 1))
+        rows = np.flatnonzero((option.num_gpus <= most) & (option.instances >= 1) & (np.asarray(option.host_frac) <= 1))
         if not rows.size:
             continue
         least = np.min(np.stack([np.ones(rows.size), *(p[rows] for p in odds.values())]), axis=0)
@@ -302,7 +306,8 @@ def cheaper_misses(options: Iterable[O], cost_usd: float) -> list[Candidate]:
     misses: dict[str, tuple[float, Pick[O]]] = {}
     for option in options:
         odds = option.odds()
-        rows = np.setdiff1d(np.flatnonzero(option.cost_usd < cost_usd), option.allowed_rows(odds), assume_unique=True)
+        cheaper = np.flatnonzero((option.cost_usd < cost_usd) & (np.asarray(option.host_frac) <= 1))
+        rows = np.setdiff1d(cheaper, option.allowed_rows(odds), assume_unique=True)
         if not rows.size or not odds:
             continue
         likely = np.min(np.stack([p[rows] for p in odds.values()]), axis=0)

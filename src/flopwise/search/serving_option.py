@@ -34,7 +34,7 @@ from flopwise.serving.iteration import StepLoad
 from flopwise.serving.job import ServeJob, serving_band
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.stores import HOST
-from flopwise.serving.techniques import request_work, runner
+from flopwise.serving.techniques import layer_bytes, request_work, runner
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 from flopwise.values import dataclass, kept_by_identity, replace
 
@@ -255,12 +255,12 @@ class ServingOption(PlanOption):
         """The deployments, where no target is about money, nor what they keep in the memory of a machine."""
         workload = self.workload
         priced = workload.budget_usd is not None or workload.max_usd_per_hour is not None or workload.task == "batch"
-        return None if priced or self.stores_caches else id(self.shared)
+        return None if priced or self.fills_hosts else id(self.shared)
 
     @property
-    def stores_caches(self) -> bool:
-        """True if machines have stores of caches, for which the memory of some may be too small."""
-        return self.workload.sessions is not None and self.workload.sessions.kv_stores is not None
+    def fills_hosts(self) -> bool:
+        """True if machines keep caches or weights in their own memory, which may be too small in some."""
+        return fills_hosts(self.workload)
 
     def estimated_as(
         self, deployments: Deployments, workload: Resolved | None = None, kv_dtype: CacheFormat | None = None
@@ -346,7 +346,8 @@ class ServingOption(PlanOption):
             for name, target in latency_targets(self.workload).items()
             if target is not None
         }
-        return shortfalls | {"max_gpus": self.num_gpus / self.workload.max_gpus}
+        shortfalls["max_gpus"] = self.num_gpus / self.workload.max_gpus
+        return shortfalls | ({"host_memory": np.asarray(self.host_frac)} if self.fills_hosts else {})
 
     def job(self, row: int) -> ServeJob:
         """The job of one replica of a row, with as many sequences at most."""
@@ -441,7 +442,8 @@ def options_together(model: Model, offered: Sequence[Offered]) -> list[ServingOp
     energy = np.where(np.isnan(tdp_w), np.inf, energy)
     pool = column("prefill_gpus")
     readers = np.where(pool > 0, pool / (each - pool), 1.0)  # of a replica: what reads prompts has stores of prefixes
-    cost_usd = np.empty(0) if batch else _month_usd(offered, rows, instances, replicas * readers, packed * readers)
+    cost_usd = np.empty(0) if batch else _month_usd(offered, rows, instances, replicas * readers)
+    host_frac = _host_frac(model, offered, rows, packed * readers, np.where(packed > 0, packed * each, count))
     options, start, priced_rows = list[ServingOption](), 0, 0
     for one, size in zip(offered, rows, strict=True):
         here, estimates = slice(start, start + size), SharedEstimates()
@@ -456,6 +458,7 @@ def options_together(model: Model, offered: Sequence[Offered]) -> list[ServingOp
                     seconds=seconds[here], cost_usd=usd, start_s=start_s[here], energy_joules=energy[here],
                     memory_bytes=one.deployments.memory_bytes, tokens_per_s=one.deployments.tokens_per_s, model=model,
                     deployments=one.deployments, kv_dtype=one.kv_dtype, shared=estimates,
+                    host_frac=0.0 if host_frac is None else host_frac[priced_rows : priced_rows + size],
                 )
             )  # fmt: skip
             priced_rows += size
@@ -468,35 +471,76 @@ def gpus_each(column: Callable[[str], Any]) -> Any:
     return column("tp") * column("pp") * column("dp") + column("prefill_gpus")
 
 
-def _month_usd(
-    offered: Sequence[Offered], rows: Sequence[int], instances: Floats, readers: Floats, packed: Floats
-) -> Floats:
-    """The monthly cost with the stores of its caches: the rows of each way to buy, one after the other.
+def fills_hosts(workload: Resolved) -> bool:
+    """True if machines of a service keep caches or weights in their own memory."""
+    stores = workload.sessions is not None and workload.sessions.kv_stores is not None
+    return stores or workload.techniques.offloads
 
-    `readers`: those that have stores, of which a machine holds `packed`.
 
-    Infinite where the machine's own memory cannot hold the stores; its size may not be known.
-    """
+class _Ways(NamedTuple):
+    """The rows of deployments in each way to buy their nodes, one way after the other."""
+
+    offered: Sequence[Offered]
+    rows: Sequence[int]  # of each
+
+    @property
+    def every(self) -> list[tuple[int, Priced]]:
+        """(number of the deployments, way) of all."""
+        return [(place, priced) for place, one in enumerate(self.offered) for priced in one.bought]
+
+    def rows_of(self, values: Floats) -> Floats:
+        """Values of the deployments' rows, in each way."""
+        ends = np.cumsum(self.rows).tolist()
+        parts = [values[ends[place] - self.rows[place] : ends[place]] for place, _ in self.every]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def of_each(self, figures: Iterable[float]) -> Floats:
+        """A figure of each way for its rows."""
+        return np.repeat(np.array([*figures], dtype=float), [self.rows[place] for place, _ in self.every])
+
+
+def _month_usd(offered: Sequence[Offered], rows: Sequence[int], instances: Floats, readers: Floats) -> Floats:
+    """The monthly cost with the stores of its caches, in each way; `readers`: replicas that have stores."""
+    ways = _Ways(offered, rows)
     stores = [kv_stores(one.workload, one.node.cluster.rates, 1) for one in offered]
     stores_usd = [sum(each.usd(HOURS_PER_MONTH * HOUR_S) for each in some) for some in stores]
-    held_bytes = [sum(each.capacity_bytes for each in some if each.name == HOST) for some in stores]
-    ways = [(place, priced) for place, one in enumerate(offered) for priced in one.bought]
-    rows_there = [rows[place] for place, _ in ways]
-    ends = np.cumsum(rows).tolist()
-    parts = [slice(ends[place] - rows[place], ends[place]) for place, _ in ways]
-
-    def by_way(values: Floats) -> Floats:
-        return np.concatenate([values[part] for part in parts]) if parts else np.empty(0)
-
-    def of_each(figures: Iterable[float]) -> Floats:
-        return np.repeat(np.array([*figures], dtype=float), rows_there)
-
-    room = of_each(np.inf if one.offer.ram_bytes is None else one.offer.ram_bytes for _, one in ways)
-    host_bytes = np.maximum(by_way(packed), 1) * of_each(held_bytes[place] for place, _ in ways)
-    beyond_host = np.where(host_bytes <= room, 1.0, np.inf)
-    hourly = by_way(instances) * beyond_host * of_each(one.usd_per_hour for _, one in ways)
-    stored = by_way(readers) * of_each(stores_usd[place] for place, _ in ways)
+    hourly = ways.rows_of(instances) * ways.of_each(one.usd_per_hour for _, one in ways.every)
+    stored = ways.rows_of(readers) * ways.of_each(stores_usd[place] for place, _ in ways.every)
     return np.asarray(hourly * HOURS_PER_MONTH + stored)
+
+
+def _host_frac(
+    model: Model, offered: Sequence[Offered], rows: Sequence[int], readers: Floats, devices: Floats
+) -> Floats | None:
+    """Share of its own memory that an instance needs, in each way; 0 where that is not known. None: it keeps nothing.
+
+    `readers`: replicas with stores on an instance, at least one; `devices`: those in use, each with its offloaded
+    weights.
+
+    Source: vLLM, --cpu-offload-gb: GiB of a GPU's weights in (pinned) host memory. Assumes: all of the memory is free.
+    """
+    if not any(fills_hosts(one.workload) for one in offered):
+        return None
+    ways = _Ways(offered, rows)
+    stores_bytes = [
+        sum(each.capacity_bytes for each in kv_stores(one.workload, one.node.cluster.rates, 1) if each.name == HOST)
+        for one in offered
+    ]
+    stored = np.maximum(readers, 1) * np.repeat(np.array(stores_bytes, dtype=float), rows)
+    needed = stored + devices * np.concatenate([_offloaded_bytes(model, one) for one in offered])
+    room = ways.of_each(np.inf if one.offer.ram_bytes is None else one.offer.ram_bytes for _, one in ways.every)
+    return np.asarray(ways.rows_of(needed) / room)
+
+
+def _offloaded_bytes(model: Model, offered: Offered) -> Floats:
+    """Bytes of each device's weights that stand in the host's memory, by row."""
+    found = offered.deployments
+    if not offered.workload.techniques.offloads or not found.batch.size:
+        return np.zeros(found.batch.size)
+    layout = ServingLayout(tp=found.tp, pp=found.pp, ep=found.ep, dp=found.dp)
+    first = ServingLayout(**{name: int(getattr(found, name)[0]) for name in DEGREES})
+    away = replica_job(offered.workload, model, offered.node.cluster, found.weights, first).techniques.offload
+    return np.asarray((0.0 if away is None else away.frac) * layer_bytes(model, found.weights, layout))
 
 
 def _terms(workload: Resolved, priced: Priced) -> PurchaseTerms | None:

@@ -181,7 +181,7 @@ class _Loop(NamedTuple):
 
     @property
     def end_s(self) -> float:
-        """When the last request is answered, on average."""
+        """Time of the last answer, on average."""
         return float(np.mean([run.end_ps for run in self.runs])) / PS
 
     def with_users(self, users: int, half: Self) -> Self:
