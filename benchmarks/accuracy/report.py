@@ -373,12 +373,12 @@ Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kern
 each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
 are those of rows that they have seen. Training has 40 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
-Serving has 29 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
+Serving has 30 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
 messages and documented engine behaviour add up to, and a few shares that are medians of publications (bandwidth on
 TPUs and Trainium; libraries on AMD devices without an engine's kernels; llama.cpp on Intel's GPUs and its first delta
-rules). Constants of training were fitted on 2026-11-28 and have not seen the 83 rows of 2026-11-30, those of serving
-were fitted before the 119 rows of that day; those of memory and kernels have not seen the rows that were added on
-2026-11-22 (51 of memory, 20 of kernels), on 2026-11-26 (72 of memory) and on 2026-11-30 (41 of memory)."""
+rules). Constants of training and serving were fitted on 2026-11-30, with all rows. Those of memory have not seen the
+rows that were added on 2026-11-22 (51), 2026-11-26 (72) and 2026-11-30 (41); those of kernels neither the 20 rows of
+2026-11-22 nor, but for what a repeated call finds in the L2 cache, the 234 of 2026-11-30."""
 UNMET = {
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
