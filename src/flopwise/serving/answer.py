@@ -61,6 +61,7 @@ from flopwise.serving.waiting_batches import one_pass_latency_s
 from flopwise.units import (
     HOUR_S,
     format_arrivals,
+    format_bytes,
     format_cost,
     format_interval,
     format_items,
@@ -247,6 +248,7 @@ class ServeAnswer(Result):
         ends = interval_notes(job, result.ttft_s.band) if answers else ()
         steps = (step_limit_text(job),) if job.decodes and not job.static else ()
         notes += (*request_notes, *steps, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
+        notes += tuple(_host_notes(job, replicas, question.machines, facts))
         return ServeAnswer(
             estimate=result,
             machines=question.machines,
@@ -861,6 +863,21 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
         there = f" on {device.name} ({of_ports})" if job.engine.runs(job.weights) else ""
         runs = ", ".join(sorted(job.engine.formats_on(device)))
         yield f"{job.engine.name} has no documented support for {job.weights.name} weights{there}; supported: {runs}"
+
+
+def _host_notes(job: ServeJob, replicas: int, machines: MachineSpec, facts: Facts) -> Iterator[str]:
+    """A note where the memory of the instance that is named cannot hold the weights that are offloaded to it."""
+    rooms = [] if machines.instance is None else [
+        offer.ram_bytes for offer in facts.offers_for(provider=machines.provider, instance=machines.instance)
+    ]  # fmt: skip
+    devices, inside = int(job.layout.num_gpus) * replicas, max(job.cluster.gpus_per_node, 1)
+    needed = host_bytes(job) / int(job.layout.num_gpus) * min(devices, inside)
+    room = min((ram for ram in rooms if ram is not None), default=None)
+    if room is not None and needed > room:
+        yield (
+            f"{machines.instance} has {format_bytes(room)} of memory: the {format_bytes(needed)} of offloaded weights "
+            "do not fit"
+        )
 
 
 def _under_load(known: JobSteady, rate: float, cached: CachedAnswers | None, names: Sequence[str]) -> UnderLoad:
