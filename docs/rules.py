@@ -470,7 +470,7 @@ def _money_claims() -> Iterator[Claim]:
     }
     yield Claim(
         "tiers by size of model: a small one trains cheapest on the smallest GPU; GPT-2 on a T4 costs at most", 1.0,
-        small["t4"] / small["a100-40gb"], "times an A100", "a fifth of the price for less than a fifth of the work",
+        small["t4"] / small["a100-40gb"], "times an A100", "a fifth of the price for about a fifth of the work",
     )  # fmt: skip
     chips = {a.name for a in load_facts().accelerators.values() if a.kind == "gpu"}
     terms = sorted(
