@@ -647,8 +647,9 @@ class Runner:
 
         Source: `chunks_decoding` of data/engines.json. Assumes: tokens that are not there are computed and not moved.
         """
-        chunked = self.engine.chunks_decoding and isinstance(item, Recurrence) and item.kind in DELTA_RULES
-        if not (chunked and np.all(np.asarray(work.query) == 1)):
+        if not (self.engine.chunks_decoding and isinstance(item, Recurrence) and item.kind in DELTA_RULES):
+            return work
+        if not np.all(np.asarray(work.query) == 1):
             return work
         beside = load.beside_prompts | (np.asarray(load.prefill_tokens) > 0)
         tokens = 1.0 * work.batch * work.heads * item.chunk
