@@ -48,7 +48,7 @@ def claims() -> dict[str, Any]:
         ("14 GB at 900 GB/s take", 14e9 / 900e9 * 1e3, 0.001),
         ("10,000 tokens of training a 7B model take", 6 * 6.74e9 * 1e4 / 1e12, 0.05),  # and attention
         ("70B in FP16 take parameters x bytes / memory, of GPUs with 80 GB", 2.0, 1e-9),
-        ("100M tokens of GPT-2, at those 2,500 tokens/s, take", 1e8 / 22_220 / 3600, 0.01),
+        ("100M tokens of GPT-2, at those 2,500 tokens/s, take", 1e8 / 23_950 / 3600, 0.01),
         ("data, tensor and pipeline ranks combine to all GPUs, 1,024 of", 32.0 * 4 * 8, 1e-9),
         (
             "tiers by size of model: a small one trains cheapest on the smallest GPU; GPT-2 on a T4 costs at most",
