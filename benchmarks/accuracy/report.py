@@ -390,7 +390,7 @@ What keeps serving rows off, and why no constant mends it:
 - Times to a first token of DeepSeek-R1 on TensorRT-LLM (-40 %): a lone prompt of 1,024 tokens takes 160 ms on B200 and
   240 to 310 ms on H200 in every layout, so that its host launches several times what is counted for a layer; prompts of
   gpt-oss-120b and Llama take what is predicted.
-- A prompt on one of several attention replicas of vLLM (-31 %, DeepSeek-V4 -46 %): the host takes 5 to 20 ms more a
+- A prompt on one of several attention replicas of vLLM (-33 %, DeepSeek-V4 -40 %): the host takes 5 to 20 ms more a
   step than for one replica. Prompts of models with recurrent states are read in two steps there (to a multiple of a
   cache block, and the rest), which is not modelled: the first token is up to twice as late where the host sets the
   pace.
