@@ -164,7 +164,7 @@ def model_by_size(row: Row, facts: Facts) -> Model:
 
 
 def models_by_size(row: Row, model: Model) -> list[Model]:
-    """What else a row's model may be of which nobody knows more than a size: a small vocabulary, and a large one."""
+    """Models that a row of which nobody knows more than a size may mean: of a small vocabulary, and of a large one."""
     size = dense_size(row)
     if size is None or model.source != TYPICAL:
         return []

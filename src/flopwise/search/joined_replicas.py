@@ -324,18 +324,16 @@ class JoinedReplicas:
     def _in_order(self, columns: Sequence[Any]) -> Array:
         return np.concatenate([np.asarray(columns[number]) for number in self.order])
 
-    def closed_loops(self) -> list[Steady]:
-        """The `closed_loop` of each job's replicas."""
-        return self._loops(self.machine, self.job, self.in_flight)
+    def closed_loops(self, in_flight: Sequence[Array] = (), hits: Sequence[Array] = ()) -> list[Steady]:
+        """The `closed_loop` of each job's replicas, or of others in flight, of whose prompts caches hold these shares.
 
-    def closed_loops_with(self, in_flight: Sequence[Array], hits: Sequence[Array]) -> list[Steady]:
-        """As `closed_loops`, with others in flight, of whose prompts caches hold these shares; columns before, too."""
-        job = self._with_hits(self.job, hits)
-        machine = values.replace(self.machine, cached_tokens=prefix_tokens(job))
-        return self._loops(machine, job, self._in_order(in_flight))
-
-    def _loops(self, machine: JoinedRunner, job: ServeJob, in_flight: Array) -> list[Steady]:
-        steady = closed_loop(machine, self.layout, in_flight, *request_work(job), only_seconds=True)
+        `hits` are columns where the shares of the jobs are, too.
+        """
+        job, machine, columns = self.job, self.machine, self._in_order(in_flight) if in_flight else self.in_flight
+        if hits:
+            job = self._with_hits(job, hits)
+            machine = values.replace(machine, cached_tokens=prefix_tokens(job))
+        steady = closed_loop(machine, self.layout, columns, *request_work(job), only_seconds=True)
         return [rows_of(steady, rows) for rows in self.rows]
 
 

@@ -130,7 +130,7 @@ def cache_hits(several: Sequence[LayoutCaches]) -> list[CacheHits]:
             in_flight = [
                 np.concatenate([one.batch, few]) for one, few in zip(several, np.split(running, ends), strict=True)
             ]
-            loops = joined.closed_loops_with(in_flight, [np.tile(frac, 2) for frac in fracs])
+            loops = joined.closed_loops(in_flight, [np.tile(frac, 2) for frac in fracs])
             turns = [one.turns(loop) for one, loop in zip(several, loops, strict=True)]
         turns_per_s, service_s = (np.concatenate(column) for column in zip(*turns, strict=True))
         parts = Found.of(

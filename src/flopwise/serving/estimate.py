@@ -19,7 +19,15 @@ from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, chec
 from flopwise.ops.types import Array
 from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.disaggregated import disaggregated_steady
-from flopwise.serving.iteration import Runner, StepLoad, StepTime, mixed_notes, prompt, whole_prompts
+from flopwise.serving.iteration import (
+    Runner,
+    StepLoad,
+    StepTime,
+    delta_layers,
+    prompt,
+    shares_calls,
+    whole_prompts,
+)
 from flopwise.serving.job import Offload, Ranged, ServeEstimate, ServeJob, in_its_class, latency_band, serving_band
 from flopwise.serving.memory import (
     ServingLayout,
@@ -40,6 +48,8 @@ from flopwise.values import replace
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
+    from flopwise.facts.formats import CacheFormat
+    from flopwise.facts.software import Engine
 
 START_TOKENS = 4
 """Tokens that start a transcript: language, task, timestamps (Whisper)."""
@@ -642,10 +652,21 @@ def _assumptions(job: ServeJob, memory: ServingMemory) -> tuple[str, ...]:
         *memory.assumptions,
         *technique_assumptions(job),
         *(note for note in (path.note, converted) if note),
-        *(mixed_notes(job.software, job.model, job.kv_dtype) if job.decodes and job.output_tokens > 1 else ()),
+        *(_mixed_notes(job.software, job.model, job.kv_dtype) if job.decodes and job.output_tokens > 1 else ()),
         *(split if job.decodes and job.output_tokens > 1 and priced else ()),
     )
     return tuple(dict.fromkeys(assumptions))
+
+
+def _mixed_notes(engine: Engine, model: Model, cache: CacheFormat) -> tuple[str, ...]:
+    """The assumptions on steps that read prompts and decode: what decodes runs in kernels for prompts."""
+    attention = (
+        f"one call of FlashAttention 2 has prompts and decoding here ({engine.name}): beside prompts each query head "
+        "that decodes computes a block of its own"
+    )
+    rule = f"{engine.name} computes a block of tokens for each sequence that decodes beside prompts (delta rules)"
+    blocks = engine.chunks_decoding and delta_layers(model.stacks[0]) > 0
+    return ((attention,) if shares_calls(engine, model, cache) else ()) + ((rule,) if blocks else ())
 
 
 def step_lines(step: StepTime) -> tuple[tuple[str, float], ...]:

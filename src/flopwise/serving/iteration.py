@@ -190,20 +190,6 @@ def _is_for_flash_attention(stack: Stack) -> bool:
     return bool(heads) and all(plain)
 
 
-def mixed_notes(engine: Engine, model: Model, cache: CacheFormat) -> tuple[str, ...]:
-    """The assumptions on steps that read prompts and decode: what decodes runs in kernels for prompts.
-
-    Source: `Runner.step`. Assumes: as there.
-    """
-    attention = (
-        f"one call of FlashAttention 2 has prompts and decoding here ({engine.name}): beside prompts each query head "
-        "that decodes computes a block of its own"
-    )
-    rule = f"{engine.name} computes a block of tokens for each sequence that decodes beside prompts (delta rules)"
-    blocks = engine.chunks_decoding and delta_layers(model.stacks[0]) > 0
-    return ((attention,) if shares_calls(engine, model, cache) else ()) + ((rule,) if blocks else ())
-
-
 @kept_by_identity(64)
 def layer_kinds(stack: Stack) -> list[tuple[Layer, int]]:
     """The kinds of layers of a tower, and how many there are of each."""
