@@ -116,15 +116,8 @@ def test_random_routing_touches_fewer_experts() -> None:
 
 
 def test_experts_that_fit_the_l2_cache_are_read_from_it_where_a_benchmark_repeats() -> None:
-    small = MOE | {
-        "gpu": "L40S",
-        "tokens": "2",
-        "hidden": "2048",
-        "inter": "768",
-        "experts": "128",
-        "topk": "8",
-        "tp": "1",
-    }
+    experts = {"hidden": "2048", "inter": "768", "experts": "128", "topk": "8", "tp": "1"}
+    small = MOE | experts | {"gpu": "L40S"}
     for tokens, faster in (("2", True), ("4", False)):  # 71 and 141 MB of 101
         cold, warm = (
             predict_row(small | {"tokens": tokens, "cache_regime": cache}).predicted or 0.0

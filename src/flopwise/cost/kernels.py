@@ -150,22 +150,15 @@ def token_deviation(mean: Floats, experts: Floats) -> Floats:
 
 
 def tile_costs(
-    rates: Rates,
-    m: Ints,
-    n: Ints,
-    k: Ints,
-    copies: Floats,
-    tail: float,
-    tiles: Sequence[TileTimes],
-    *,
+    rates: Rates, m: Ints, n: Ints, k: Ints, copies: Floats, tail: float, tiles: Sequence[TileTimes], *,
     routed: Floats | None = None,
-) -> Iterator[tuple[tuple[float, float], Floats]]:
+) -> Iterator[tuple[tuple[float, float], Floats]]:  # fmt: skip
     """Each of `TILES`, which take `tiles`, with the seconds of computing `copies` products in it.
 
     `routed`: m is the mean of that many products, whose rows vary as tokens choose experts.
 
     Source: `tile_times`, `waves`, `routed_tiles`. Assumes: as there.
-    """  # fmt: skip
+    """
     across = np.ceil(n / TILES[0][1]) * copies
     deviation = 0.0 if routed is None else token_deviation(m, routed)
     for (rows, columns), (per_k_s, unpacking_s, fill_s) in zip(TILES, tiles, strict=True):

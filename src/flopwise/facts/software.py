@@ -511,11 +511,9 @@ class Engine(Software):
         limited = _offline_on(self, accelerator) if offline else _server_on(self, accelerator)
         one_call = accelerator.compute_capability in self.one_call_capabilities
         adds = accelerator.link in ADDING_LINKS or not self.communicator_bytes
-        return (
-            limited
-            if (adds, one_call) == (self.switch_adds, self.one_call)
-            else _with_hardware(limited, adds, one_call)
-        )
+        if (adds, one_call) == (self.switch_adds, self.one_call):
+            return limited
+        return _with_hardware(limited, adds, one_call)
 
     def limits_on(self, accelerator: Accelerator) -> StepLimits | None:
         """Its limits of a step on a device; None: those that it has everywhere."""
