@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from plain_machine import (
+    BYTES_PER_S,
     DIM,
     FLOPS_PER_S,
     HEADS,
@@ -62,12 +63,35 @@ def test_a_query_head_fills_no_block_of_64_where_prompts_share_its_call() -> Non
 
 
 def test_drafts_and_windows_have_no_packed_heads_at_all() -> None:
-    """mha_varlen_fwd packs heads for one query a sequence and no window."""
+    """mha_varlen_fwd packs heads that share keys, for one query a sequence and no window."""
     drafts = replace(ALONE, decode_tokens=4)
     blocks = 16 * HEADS * 64 * 4096 * 4 * DIM / (FLOPS_PER_S / 4)  # as many rows of a block as one query
     expected = LAYERS * (blocks - decode_attention_s(16, 4096, tokens=4))
     assert longer_s(drafts, "one_call") == pytest.approx(expected, rel=1e-6)
     assert longer_s(ALONE, "one_call", model=load_model("Mistral-7B-v0.1")) > 0.0
+
+
+def test_heads_with_keys_of_their_own_have_nothing_to_pack() -> None:
+    """Llama 2 7B, 32 heads with as many of keys: blocks of 64 rows beside prompts and alone."""
+    changes: dict[str, Any] = {"model": load_model("Llama-2-7B"), "cluster": plain_cluster(attention_frac=1 / 32)}
+    blocks = 16 * 32 * 64 * 4096 * 4 * 128 / (FLOPS_PER_S / 32)
+    read_s = 16 * 32 * (4096 * 2 * 128 + 2 * 128) * 2 / BYTES_PER_S  # keys and values, query and result
+    for load in (ALONE, MIXED):
+        assert longer_s(load, "one_call", **changes) == pytest.approx(32 * (blocks - read_s), rel=1e-6)
+
+
+@pytest.mark.parametrize(("model", "column"), [("Llama-3.1-8B", "one_call"), ("Qwen3-Next-80B-A3B", "chunks_decoding")])
+def test_steps_in_a_column_take_what_they_take_alone(model: str, column: str) -> None:
+    """Prompts of as few tokens as a sequence that decodes has among them, as ends of long ones are."""
+    machine = plain_runner(plain_job(model=load_model(model), cluster=SLOW), **{column: True})
+    tokens = np.array([0, 1, 8, 16, 17, 512])
+    for batch in (0, 16):
+        load = StepLoad(decode_batch=batch, decode_context=4096, prefill_tokens=tokens, prefill_context=tokens + 3000)
+        each = [replace(load, prefill_tokens=int(n), prefill_context=int(n) + 3000) for n in tokens]
+        for figure in ("seconds", "flops"):
+            column_figures = getattr(machine.step(load, ONE), figure)
+            alone = [float(np.asarray(getattr(machine.step(one, ONE), figure))) for one in each]
+            assert column_figures == pytest.approx(alone, rel=1e-9), (batch, figure)
 
 
 @pytest.mark.parametrize("heads", [8, 32])

@@ -23,7 +23,7 @@ from flopwise.serving.iteration import (
     Runner,
     StepLoad,
     StepTime,
-    delta_layers,
+    decodes_in_blocks,
     prompt,
     shares_calls,
     whole_prompts,
@@ -665,8 +665,8 @@ def _mixed_notes(engine: Engine, model: Model, cache: CacheFormat) -> tuple[str,
         "that decodes computes a block of its own"
     )
     rule = f"{engine.name} computes a block of tokens for each sequence that decodes beside prompts (delta rules)"
-    blocks = engine.chunks_decoding and delta_layers(model.stacks[0]) > 0
-    return ((attention,) if shares_calls(engine, model, cache) else ()) + ((rule,) if blocks else ())
+    notes = (attention, shares_calls(engine, model, cache)), (rule, decodes_in_blocks(engine, model))
+    return tuple(note for note, holds in notes if holds)
 
 
 def step_lines(step: StepTime) -> tuple[tuple[str, float], ...]:

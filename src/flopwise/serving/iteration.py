@@ -87,8 +87,8 @@ over chunks: norms of queries and keys, sums of decays, products inside a chunk,
 states from chunk to chunk, and outputs (flash-linear-attention, chunk_gated_delta_rule; Mamba-2's has five, and states
 that are read and written)."""
 PRODUCTS = frozenset({"matmul", "grouped"})
-"""Kinds of operations ahead of which a kernel quantises what comes in (vLLM, per_token_group_quant_fp8 and
-scaled_fp8_quant; SGLang, sglang_per_token_group_quant_fp8), unless scales are found beforehand."""
+"""Kinds of operations that are matrix products. In 8 or 4 bits a kernel ahead of each quantises what comes in (vLLM,
+per_token_group_quant_fp8 and scaled_fp8_quant; SGLang, sglang_per_token_group_quant_fp8), unless scales are static."""
 HOST_TIMES = ("request_s", "front_s", "step_s", "layer_s", "sequence_s")
 """Columns of an engine that no kernel depends on."""
 DELTA_RULES = frozenset({"delta", "kda"})
@@ -190,6 +190,14 @@ def _is_for_flash_attention(stack: Stack) -> bool:
     return bool(heads) and all(plain)
 
 
+def decodes_in_blocks(engine: Engine, model: Model) -> bool:
+    """True if sequences that decode beside prompts have a block of tokens each, in layers with a delta rule.
+
+    Source: `chunks_decoding` of data/engines.json. Assumes: nothing further.
+    """
+    return engine.chunks_decoding and delta_layers(model.stacks[0]) > 0
+
+
 @kept_by_identity(64)
 def layer_kinds(stack: Stack) -> list[tuple[Layer, int]]:
     """The kinds of layers of a tower, and how many there are of each."""
@@ -272,7 +280,7 @@ class StepTime(NamedTuple):
     flops: Floats
     conversion_s: Floats = 0.0  # of cached elements, in software
     launches: Floats = 0.0  # operations that the host starts: kernels and messages
-    read_bytes: Floats = 0.0  # weights and cached elements
+    read_bytes: Floats = 0.0  # weights and cached elements; recurrent states, which are written back, twice
     between: Floats = 0.0  # of the launches, those of attention and recurrences: between the pieces of a graph
 
     def plus(self, other: StepTime, count: Floats = 1) -> StepTime:
@@ -592,9 +600,7 @@ class Runner:
             dtype, bits = self._format(work, inside=inside)
             act_bytes = self._act_bytes if inside else self.plain_bytes
             elements = Elements(dtype, bits, act_bytes, self._cached_bytes(work))
-            timing = work_s(self.own_rates, work, elements)
-            if self._joins(work):
-                timing = self._in_one_call(timing, work, load, elements)
+            timing = self._in_one_call(work_s(self.own_rates, work, elements), work, load, elements)
             timing = self.among_others(self._fusion(work, timing))
             yield TimedKernel(work, dtype, bits, timing, self._conversion_s(work))
 
@@ -635,33 +641,30 @@ class Runner:
         """
         if not (self.engine.chunks_decoding and isinstance(item, Recurrence) and item.kind in DELTA_RULES):
             return work
-        if not np.all(np.asarray(work.query) == 1):
-            return work
-        beside = load.beside_prompts | (np.asarray(load.prefill_tokens) > 0)
+        beside = (np.asarray(work.query) == 1) & (load.beside_prompts | (np.asarray(load.prefill_tokens) > 0))
         tokens = 1.0 * work.batch * work.heads * item.chunk
         scan, counted = (tokens * each for each in recurrence_flops(item, item.chunk))
         flops, causal_flops = np.where(beside, counted, work.flops), np.where(beside, scan, work.causal_flops)
         return replace(work, flops=flops, causal_flops=causal_flops)
 
-    def _joins(self, work: Work) -> bool:
-        """True of decoding that shares its call of attention with the prompts of a step.
-
-        Source: `shares_calls`. Assumes: as there.
-        """
-        few = work.kind == "attention" and bool(np.all(np.asarray(work.query) <= DECODE_QUERIES))
-        return few and shares_calls(self.engine, self.model, self.kv_dtype)
-
     def _in_one_call(self, alone: Timing, work: Work, load: StepLoad, elements: Elements) -> Timing:
-        """Decoding in a step: by a kernel of its own (`alone`) where no prompt is read, no draft verified, no window.
+        """Few queries of each sequence, by a kernel of their own (`alone`) or in one call with the prompts of a step.
 
-        Source, Assumes: as of `one_call_attention_s`.
+        One query a sequence has a kernel of its own where no prompt is read, heads share keys and there is no window.
+
+        Source: `shares_calls`; flash-attention, csrc/flash_attn/flash_api.cpp (seqlenq_ngroups_swapped).
+        Assumes: as of `one_call_attention_s`.
         """
-        always = load.beside_prompts or work.window is not None
-        beside = always | (np.asarray(load.prefill_tokens) > 0) | (np.asarray(work.query) > 1)
-        if not np.any(beside):
+        if work.kind != "attention" or not shares_calls(self.engine, self.model, self.kv_dtype):
+            return alone
+        query = np.asarray(work.query)
+        reads = load.beside_prompts | (np.asarray(load.prefill_tokens) > 0)
+        packed = (query == 1) & (np.asarray(work.heads) > work.kv_heads) & (work.window is None) & ~reads
+        joins = (query <= DECODE_QUERIES) & ~packed
+        if not np.any(joins):
             return alone
         joined = one_call_attention_s(self.own_rates, work, elements)
-        return Timing(*(np.where(beside, a, b) for a, b in zip(joined, alone, strict=True)))
+        return Timing(*(np.where(joins, a, b) for a, b in zip(joined, alone, strict=True)))
 
     def _fusion(self, work: Work, timing: Timing) -> Timing:
         """Norms and elementwise operations that share passes with others; eager ones repeat them.

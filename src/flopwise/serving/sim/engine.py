@@ -16,7 +16,16 @@ from flopwise.ops.columns import ascending
 from flopwise.ops.types import Array, Floats
 from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.estimate import check, job_memory
-from flopwise.serving.iteration import Runner, StepLoad, StepTime, TimedKernel, layer_kinds, whole_prompts
+from flopwise.serving.iteration import (
+    Runner,
+    StepLoad,
+    StepTime,
+    TimedKernel,
+    decodes_in_blocks,
+    layer_kinds,
+    shares_calls,
+    whole_prompts,
+)
 from flopwise.serving.job import ServeJob, no_room_text
 from flopwise.serving.memory import default_batch, generates, rank_budget
 from flopwise.serving.open_loop import SteadyCurves
@@ -332,7 +341,7 @@ def _step_cost(
     rests = timed.rests(grid, batch, np.array([1, graph_tokens + 1]))
     tokens_s = np.interp(np.arange(1, most + 1), grid, rests.tokens_s)
     decoding = [timed.decode_s(batch, context, tokens_s, rests.rows_s)]
-    if runner.engine.one_call or runner.engine.chunks_decoding:
+    if shares_calls(runner.engine, runner.model, runner.kv_dtype) or decodes_in_blocks(runner.engine, runner.model):
         rows_s = timed.rows_s(batch, beside_prompts=True)
         decoding.append(timed.decode_s(batch, context, tokens_s, rows_s, beside_prompts=True))
     decode, cached, window = (np.concatenate([_table(part) for part in parts]) for parts in zip(*decoding, strict=True))
