@@ -133,6 +133,21 @@ def test_an_eager_step_lasts_as_long_as_the_host_launches_it() -> None:
     assert float(quick.seconds) == pytest.approx(float(graphs.seconds))
 
 
+def test_a_kernel_that_quantises_is_launched_with_each_product() -> None:
+    """Four of a layer (queries, keys and values; output; gate and up; down), none of the head, and none where scales
+    are static; what is weight-only is not quantised."""
+    load, layers = StepLoad(decode_batch=1, decode_context=INPUT), LLAMA.stacks[0].num_layers
+    job = plain_job()
+    for static in (False, True):
+        row = replace(job.engine, static_scales=static)
+        launches = {
+            form: float(runner(replace(job, engine=row, weights=FACTS.weight_format(form))).step(load, ONE).launches)
+            for form in ("bf16", "fp8", "awq")
+        }
+        assert launches["fp8"] - launches["bf16"] == (0 if static else 4 * layers)
+        assert launches["awq"] == launches["bf16"]
+
+
 def test_an_engine_that_captures_decoding_alone_launches_prompts_one_by_one() -> None:
     """1 ms for each of the operations of a step with a prompt; a step without one is as it was. As the simulator has
     it: attention of decoding sequences is one more operation a layer."""
