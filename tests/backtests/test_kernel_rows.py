@@ -131,6 +131,16 @@ def test_rows_that_come_quantised_are_not_quantised_again() -> None:
     raw, quantised = (predict_row(plain | {"quantised": cell}).predicted or 0.0 for cell in ("", "1"))
     read_s = 4096 * 8192 * 3 / 3.35e12
     assert raw - quantised > read_s
+    wide = plain | {"m": "1024", "n": "32768", "k": "512"}  # results have 16 bits: 67 MB of them, in 20 us
+    raw, quantised = (predict_row(wide | {"quantised": cell}).predicted or 0.0 for cell in ("", "1"))
+    assert 0 < raw - quantised < 5e-6
+
+
+def test_experts_with_as_many_rows_fill_their_tiles_where_random_ones_do_not() -> None:
+    """1,024 rows for each of eight experts are four tiles of 256, and one more for half of those that vary."""
+    full = MOE | {"tokens": "4096", "tp": "1", "topk": "2"}
+    even, random = (predict_row(full | {"routing": routing}).predicted or 0.0 for routing in ("", "random"))
+    assert 1.06 < random / even < 4.5 / 4
 
 
 def test_experts_in_one_kernel_start_once_on_blackwell() -> None:

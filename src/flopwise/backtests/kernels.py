@@ -72,7 +72,7 @@ def _gemm_s(row: Row, r: Rates, table: Calibration) -> float:
     m, n, k = _positives(row, "m", "n", "k")
     dtype = _text(row, "dtype")
     p = precision(dtype)
-    elements = Elements(dtype, act_bytes=p.act_bits / 8) if flag(row, "quantised", default=False) else Elements(dtype)
+    elements = Elements(dtype, quantised=flag(row, "quantised", default=False))
     seconds = kernels.matmul_s(r, m, n, k, elements, cold=_cold(row)).seconds
     kind = "unpacked" if p.unpacked else "gemm" if not p.quantised else "block" if dtype == "fp8_block" else "scaled"
     return _wrapped_s(float(seconds), row, table, kind)
@@ -95,9 +95,10 @@ def _moe_s(row: Row, r: Rates, table: Calibration) -> float:
     ep, tp = _positives(row, "ep", "tp")
     dtype = _text(row, "dtype")
     ours = max(tokens * top_k / ep, 1.0)
-    touched = min(experts / ep, -(-ours // 1))
     if _text(row, "routing") == "random":
         touched = float(touched_experts(int(experts), int(top_k), tokens, int(experts / ep)))
+    else:  # balanced (aiconfigurator, collect_moe.py: balanced_logits)
+        touched, r = min(experts / ep, -(-ours // 1)), replace(r, value={**r.value, kernels.EVEN: 1.0})
     rows, dtype = _as_triton_ran(row, dtype, ours, tokens * top_k)
     width = inter / tp
     nbytes = touched * 3 * width * hidden * precision(dtype).weight_bits / 8

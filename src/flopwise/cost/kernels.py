@@ -126,18 +126,23 @@ def wave_tail(rates: Rates, dtype: str, *, grouped: bool = False) -> float:
     return in_library * plain + (1 - in_library) * scaled
 
 
+NORMAL_SLOPE = 0.32
+"""Slope, for each standard deviation, of the straight line from 0 to 1 that is nearest to the normal distribution: the
+least mean square over all deviations (0.322)."""
+
+
 def routed_tiles(mean: Floats, rows: float, deviation: Floats) -> Floats:
     """Tiles of `rows` rows that an expert with `mean` tokens, of such a standard deviation, fills on average.
 
     How many tokens an expert has varies as a binomial number does, so that some experts need a tile more than the mean
     and some one less: the tiles up to the edge nearest to the mean, at least one, and one more as often as the edge is
-    passed. A straight line stands for the middle of the normal distribution.
+    passed (from half a token beyond it on, since tokens are whole).
 
-    Source: counting; sampled in tests/cost/test_kernels.py.
+    Source: counting; the normal distribution for the binomial, and a line for it (`NORMAL_SLOPE`).
     Assumes: tokens choose experts independently, all experts alike.
     """
     whole = np.maximum(np.floor(mean / rows + 0.5), 1.0)
-    passed = 0.5 + 0.37 / deviation * (mean - 0.5 - whole * rows)
+    passed = 0.5 + NORMAL_SLOPE / deviation * (mean - 0.5 - whole * rows)
     return whole + np.minimum(np.maximum(passed, 0.0), 1.0)
 
 
@@ -239,13 +244,15 @@ class Elements(NamedTuple):
     """Formats of a kernel's elements: the precision of its products, and the sizes of what it reads and writes.
 
     `dtype`: entry of `PRECISIONS`. `weight_bits`: of a weight as stored; None: those of `dtype`. `act_bytes`: of an
-    activation that comes in, before any quantisation, or goes out; `kv_bytes`: of a cached element.
+    activation that comes in, before any quantisation, or goes out; `kv_bytes`: of a cached element. `quantised`: what
+    comes in has the bits of the product already.
     """
 
     dtype: str = "bf16"
     weight_bits: float | None = None
     act_bytes: float = 2.0
     kv_bytes: float = 2.0
+    quantised: bool = False
 
 
 PLAIN = Elements()
@@ -283,7 +290,7 @@ def matmul_s(rates: Rates, m: Ints, n: Ints, k: Ints, elements: Elements = PLAIN
         slower = np.where(misaligned, 1.0 / rates.value["misaligned_frac"], 1.0)
         product = _product(rates, way, m, n, k, 1.0, slower)
         timing = _product_timing(rates, way, product, rates.value["kernel_s"], cold=cold)
-        if not p.quantised or act_bytes <= p.act_bits / 8:  # what comes in has so few bits already
+        if not p.quantised or elements.quantised or act_bytes <= p.act_bits / 8:
             return timing
         extra_s = _quantise_s(rates, m * k, act_bytes, p.act_bits / 8, cold=cold)
         return timing._replace(seconds=timing.seconds + extra_s)

@@ -30,14 +30,15 @@ NVIDIA_FAMILIES: dict[str, str] = {
 }  # fmt: skip
 VARIANTS: dict[str, str] = {"blackwell-ultra": "blackwell", "hopper-h20": "hopper"}
 """Families that are another but for a part: Blackwell Ultra doubles the exponentials, which hold attention back; an H20
-has matrix units of a quarter of the rate, which nothing else of a core holds back."""
+has matrix units of a quarter of the rate, which the rest of a core holds back less (`_slowed_fracs`)."""
 SLOWED: dict[str, tuple[str, float]] = {"hopper": ("hopper-h20", 4e12)}
 """Of a family: its variant with slowed matrix units, and the 16-bit rate of a core below which a device is one. An H20
 has 1.9 TFLOP/s a core, other Hoppers 6.3 to 7.5 (NVIDIA's datasheets)."""
 UNPACKING = ("unpack_frac", "grouped_unpack_frac")
 """Parameters: shares of the rate of products that are left where weights are unpacked on the way."""
 WHOLE_CORE = {"hopper-h20": 7.5e12}
-"""Of a variant with slowed matrix units: the 16-bit rate of a core of the devices whose products were measured."""
+"""Of a variant with slowed matrix units: the 16-bit rate of a core of the devices whose products were measured, an H100
+and an H200 SXM (989 TFLOP/s, 132 cores)."""
 RELATIVES: dict[str, tuple[str, ...]] = {
     "blackwell-ultra": ("blackwell",),
     "hopper-h20": ("hopper",),
@@ -321,15 +322,15 @@ def _slowed_fracs(accelerator: Accelerator, table: Calibration, scopes: Sequence
     (DeepGEMM, CUTLASS) and 0.86 (Triton), by this formula 0.86; in 16 bits at 0.96, by this formula 0.95.
     Assumes: products of all formats are held back for as long as 16-bit products would be at the same share.
     """
-    whole, cores = WHOLE_CORE.get(scopes[0]), accelerator.num_sms
-    if whole is None or not cores:
+    whole_core, cores = WHOLE_CORE.get(scopes[0]), accelerator.num_sms
+    if whole_core is None or not cores:
         return {}
-    slowness = _sixteen_bit_peak(accelerator) / (cores * whole)
-    shares = (name for name in table.names() if name.startswith(("matmul_frac.", *UNPACKING)))
-    found = {name: table.find(name, scopes) for name in shares}
+    slowness = _sixteen_bit_peak(accelerator) / (cores * whole_core)
+    names = (name for name in table.names() if name.startswith(("matmul_frac.", *UNPACKING)))
+    shares = {name: table.find(name, scopes) for name in names}
     return {
         name: 1.0 / (1.0 + (1.0 / share.value - 1.0) * slowness)
-        for name, share in found.items()
+        for name, share in shares.items()
         if share.scope != scopes[0] and not share.profile
     }
 
