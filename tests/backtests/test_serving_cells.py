@@ -573,14 +573,12 @@ def test_prompts_of_attention_replicas_that_are_balanced_take_as_long_as_measure
     assert first_and_each(prefill_delayer="yes")[0] == pytest.approx(0.769, rel=0.2)
 
 
-@pytest.mark.xfail(
-    reason="25 steps, not 30, since kernels that quantise are launched: a prompt alone takes longer", strict=True
-)
 def test_prompts_of_attention_replicas_that_are_balanced_wait_for_each_other() -> None:
     """A replica's 16 users send a prompt in 7,373 / 16 steps, so that eight of them hardly ever meet, and all go when
-    the clock of 60 steps runs out, 30 later on average; 30 x 18 ms = 0.55 s beside what prompts wait for anyway."""
+    the clock of 60 steps runs out, 30 later on average; but for the first of ten rounds, in which all replicas have
+    prompts at once. 27 x 18 ms = 0.49 s beside what prompts wait for anyway: 15 others are always under way."""
     (first, each), (first_apart, _) = first_and_each(prefill_delayer="yes"), first_and_each()
-    assert first - first_apart == pytest.approx(30 * each, rel=0.15)
+    assert first - first_apart == pytest.approx(0.9 * 30 * each, rel=0.05)
 
 
 def test_a_row_with_a_median_is_predicted_as_one() -> None:

@@ -80,8 +80,7 @@ def test_the_simulator_waits_as_long() -> None:
     often, seldom = (replica(replace(job, recv_interval=n)).cost.request_ps / PS for n in (1, 30))
     steady = closed_loop(_machine(recv_interval=30), ONE, float(USERS), INPUT, OUTPUT)
     mean_s = float(steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds))
-    expected = 14.5 * mean_s * (USERS - 1) / USERS
-    assert seldom - often == pytest.approx(expected, rel=1e-6)
+    assert seldom - often == pytest.approx(14.5 * mean_s, rel=1e-6)
     alone = replica(replace(job, recv_interval=30, concurrency=1)).cost.request_ps
     assert alone == round(job.engine.request_s * PS)  # nobody's step to wait for
 
@@ -92,13 +91,12 @@ def test_prompts_wait_for_others_for_as_many_steps_as_the_engine_is_started_with
     job = plain_job(input_tokens=INPUT, output_tokens=OUTPUT, concurrency=USERS)
     steady = closed_loop(_machine(batch_wait=20), ONE, float(USERS), INPUT, OUTPUT)
     mean_s = float(steady.decode.seconds + steady.prefill_share * (steady.mixed.seconds - steady.decode.seconds))
-    others = (USERS - 1) / USERS
-    held_s = 45 / 3.5 * mean_s * others
+    held_s = 45 / 3.5 * mean_s
     soon, late = (replica(replace(job, batch_wait=n)).cost.request_ps / PS for n in (0, 20))
     assert late - soon == pytest.approx(held_s, rel=1e-6)
     eager = closed_loop(_machine(), ONE, float(USERS), INPUT, OUTPUT)
     few_s = float(eager.decode.seconds + eager.prefill_share * (eager.mixed.seconds - eager.decode.seconds))
-    expected = held_s - 1.5 * others * (few_s - mean_s)
+    expected = (held_s - 1.5 * (few_s - mean_s)) * (USERS - 1) / USERS
     assert float(steady.ttft_s - eager.ttft_s) == pytest.approx(expected, rel=0.03)
     alone = replica(replace(job, batch_wait=20, concurrency=1)).cost.request_ps
     assert alone == round(job.engine.request_s * PS)

@@ -235,7 +235,7 @@ class _LoadedScheduler(NamedTuple):
 
     machine: Runner
     steady: Steady
-    others: float  # the chance that another answer is under way
+    others: float  # the chance that another answer is under way: of users in a closed loop, those of all others are
     prompts: float  # that come during a step
 
 
@@ -251,7 +251,7 @@ def _loaded_scheduler(job: ServeJob) -> _LoadedScheduler | None:
     if job.arrivals_per_s is None:
         users = min(float(-(-(job.concurrency or 1) // ranks)), most)
         steady = closed_loop(machine, job.layout, users, *shape)
-        return _LoadedScheduler(machine, steady, (users - 1.0) / users, users / shape[1])
+        return _LoadedScheduler(machine, steady, min(users - 1.0, 1.0), users / shape[1])
     curves = SteadyCurves.up_to(machine, job.layout, most, *shape)
     steady = curves.at(np.array([[min(job.arrivals_per_s / ranks, curves.most_per_s)]])).steady
     batch = float(np.ravel(steady.batch)[0])
