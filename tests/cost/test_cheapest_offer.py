@@ -22,7 +22,7 @@ def test_a_slice_of_tpus_is_as_large_as_it_is_needed(gpu: str, count: int, insta
 
 @pytest.mark.parametrize(("gpu", "count", "per_node"), [
     ("rtx4090", 4, 4), ("rtx4090", 12, 6), ("rtx4090", 1, 1), ("rtx3090", 2, 2), ("a100-pcie", 8, 8), ("a6000", 8, 8),
-    ("l40s", 10, 10), ("h100-sxm", 3, 4), ("gb200", 8, 4), ("epyc-9r45", 4, 2),
+    ("l40s", 10, 10), ("l40s", 20, 10), ("h100-sxm", 3, 4), ("gb200", 8, 4), ("epyc-9r45", 4, 2),
 ])  # fmt: skip
 def test_cards_share_a_machine_though_they_are_rented_one_by_one(gpu: str, count: int, per_node: int) -> None:
     """RunPod's price is of one RTX 4090; who writes four means one box. Sockets and boards are as they are sold."""

@@ -274,8 +274,11 @@ def test_experts_in_8_bits_are_computed_64_rows_at_once_on_hopper() -> None:
     assert both[1] < 0.75 * both[0]
     assert rates(FACTS.accelerator("L40S")).value["expert_rows"] == 16.0
     coarse = replace(H100, value={**H100.value, "expert_rows": 256.0})
-    plain, same = (grouped_matmul_s(r, 960, 512, 2048, experts).compute_s for r in (H100, coarse))
-    assert plain == same
+    for rows, differs in (("bf16", False), ("fp8", True)):
+        fine_s, coarse_s = (
+            grouped_matmul_s(r, 9600, 512, 2048, experts, Elements(rows)).compute_s for r in (H100, coarse)
+        )
+        assert bool(coarse_s > 1.5 * fine_s) is differs, rows
 
 
 @pytest.mark.parametrize(("head_dim", "published"), [(128, 107.8), (64, 100.3)])

@@ -232,3 +232,17 @@ def test_the_simulator_has_both_kinds_of_step(chip: str, engine: str, model: str
                 errors.append(got / float(np.asarray(machine.step(load, job.layout).seconds)) - 1)
     assert np.median(np.abs(errors)) < 0.01
     assert np.max(np.abs(errors)) < 0.07
+
+
+def test_replicas_that_share_experts_add_as_much_to_both_kinds_of_step() -> None:
+    """What a step waits for others' prompts goes by its sequences, whether it reads prompts itself or not."""
+    job = serve_job_with(
+        model=load_model("Qwen3-30B-A3B"), cluster=cluster(load_facts().accelerator("A100-SXM-80"), gpus_per_node=8),
+        layout=ServingLayout(dp=2, ep=2), engine=load_facts().engine("vllm"), input_tokens=1000, output_tokens=500,
+        concurrency=32,
+    )  # fmt: skip
+    loaded, alone = (replica(each).cost for each in (job, replace(job, concurrency=None)))
+    added_ps = (loaded.decode_ps - alone.decode_ps).reshape(2, loaded.batches)
+    assert loaded.beside == loaded.batches
+    assert added_ps[0, 16] > 0
+    assert np.array_equal(*added_ps)

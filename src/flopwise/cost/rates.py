@@ -331,7 +331,7 @@ def _slowed_fracs(accelerator: Accelerator, table: Calibration, scopes: Sequence
     return {
         name: 1.0 / (1.0 + (1.0 / share.value - 1.0) * slowness)
         for name, share in shares.items()
-        if share.scope != scopes[0] and not share.profile
+        if share.scope != scopes[0]
     }
 
 

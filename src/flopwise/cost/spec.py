@@ -195,7 +195,7 @@ def _usual_node(chip: Accelerator, offer: Offer | None, num_gpus: int) -> int:
     bridged = (chip.link or "").endswith("-bridge")  # two of the devices of a node
     rented = 0 if offer is None else max(1, round(offer.count))
     if rented and chip.kind == "gpu" and (bridged or not chip.link_bytes_per_s):
-        machines = -(-num_gpus // max(rented, USUAL_NODE))
+        machines = -(-num_gpus // USUAL_NODE)
         return max(rented, -(-num_gpus // machines))
     if rented:
         return rented
