@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import cache
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from flopwise.search.deployments import PREFILL_BUSY
 from flopwise.search.layout_search import StepTables, layout_search, timed_layouts
 from flopwise.search.nodes import node_kinds
 from flopwise.search.plan import plan
+from flopwise.search.rank import cheaper_misses, likeliest
 from flopwise.search.workload import merged_onto
 from flopwise.search.workload_file import workload_from
 from named import recipe_with
@@ -321,3 +323,19 @@ def test_ways_to_buy_share_what_prices_do_not_change(targets: dict[str, Any], mo
     for name in ("plans", "front", "fronts", "misses", "target_costs", "ruled_out", "levers"):
         assert getattr(shared, name) == getattr(apart, name), name
     assert len({one.purchase for one in shown(shared) or shared.misses}) > 1 or not shared.plans
+
+
+def test_machines_that_hold_too_little_are_neither_likeliest_nor_cheaper_misses() -> None:
+    """The first of three rows is the likeliest and the cheapest, and its machine holds two thirds of what it needs."""
+    one, device = np.ones(3), SimpleNamespace(accelerator=SimpleNamespace(name="some"))
+    option: Any = SimpleNamespace(
+        odds=lambda: {"ttft": np.array([0.7, 0.5, 0.4])}, host_frac=np.array([1.5, 1.0, 0.0]), num_gpus=one,
+        instances=one, seconds=one, capacity=one, cost_usd=np.array([1.0, 2.0, 3.0]),
+        workload=SimpleNamespace(max_gpus=8, confidence=0.8), node=SimpleNamespace(cluster=device),
+        allowed_rows=lambda _: np.empty(0, dtype=int), candidate=lambda row, *_: row,
+    )  # fmt: skip
+    assert [pick.row for pick in likeliest([option])] == [1]
+    assert cheaper_misses([option], cost_usd=4.0) == [1]
+    option.host_frac = 0.0
+    assert [pick.row for pick in likeliest([option])] == [0]
+    assert cheaper_misses([option], cost_usd=4.0) == [0]

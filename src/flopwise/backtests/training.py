@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Literal, TypedDict
 
 from flopwise.backtests.prediction import (
+    DENSE,
     Prediction,
     Row,
     choice,
@@ -140,7 +141,7 @@ def row_model(row: Row, facts: Facts) -> Model:
     Raises: SpecError: a cell of the shape is not a number, or as `model_by_size`.
     """
     total, active = number(row, "params"), number(row, "active_params")
-    mixture = total is not None and active is not None and active < 0.9 * total
+    mixture = total is not None and active is not None and active < DENSE * total
     shape = _printed_shape(row, facts)
     if mixture or not all(shape) or row.get("config"):
         return _first_layers(model_by_size(row, facts), whole(row, "num_layers", 0))
