@@ -169,10 +169,10 @@ def test_offloaded_weights_need_the_memory_of_the_host(load: dict[str, Any]) -> 
     assert "g6.xlarge" not in {one.instance for one in found.plans if one.num_instances == 1}
     assert "g6.2xlarge" in {one.instance for one in found.plans}
     assert any("are taken to hold the weights that are kept in it" in text for text in found.assumptions)
-    for instance, fits in (("g6.xlarge", False), ("g6.2xlarge", True)):
-        alone = flopwise.serve("Llama-3.1-70B", instance=instance, weights="awq", offload_weights=0.6)
+    for instance, gpus, fits in (("g6.xlarge", 1, False), ("g6.2xlarge", 1, True), ("g6.2xlarge", 4, True)):
+        alone = flopwise.serve("Llama-3.1-70B", instance=instance, gpus=gpus, tp=1, weights="awq", offload_weights=0.6)
         short = [text for text in alone.assumptions if "of offloaded weights do not fit" in text]
-        assert len(short) == (not fits), instance
+        assert len(short) == (not fits), (instance, gpus)
 
 
 def test_a_machine_that_is_too_small_for_the_store_speaks_for_no_other(tmp_path: Path) -> None:

@@ -867,13 +867,13 @@ def _unsupported_notes(job: ServeJob) -> Iterator[str]:
 
 def _host_notes(job: ServeJob, replicas: int, machines: MachineSpec, facts: Facts) -> Iterator[str]:
     """A note where the memory of the instance that is named cannot hold the weights that are offloaded to it."""
-    rooms = [] if machines.instance is None else [
-        offer.ram_bytes for offer in facts.offers_for(provider=machines.provider, instance=machines.instance)
-    ]  # fmt: skip
-    devices, inside = int(job.layout.num_gpus) * replicas, max(job.cluster.gpus_per_node, 1)
-    needed = host_bytes(job) / int(job.layout.num_gpus) * min(devices, inside)
-    room = min((ram for ram in rooms if ram is not None), default=None)
-    if room is not None and needed > room:
+    if machines.instance is None:
+        return
+    offers = facts.offers_for(provider=machines.provider, instance=machines.instance)
+    room = min((offer.ram_bytes for offer in offers if offer.ram_bytes is not None), default=np.inf)
+    each = int(job.layout.num_gpus)
+    needed = host_bytes(job) / each * min(each * replicas, max(job.cluster.gpus_per_node, 1))
+    if needed > room:
         yield (
             f"{machines.instance} has {format_bytes(room)} of memory: the {format_bytes(needed)} of offloaded weights "
             "do not fit"
