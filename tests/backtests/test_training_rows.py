@@ -386,6 +386,8 @@ def test_a_model_that_nobody_knows_is_of_the_size_that_its_row_prints() -> None:
     assert sized.band is not None
     assert (named.band.exact_name, sized.band.exact_name) == ("training.dense.complete", "training.dense.incomplete")
     assert sized.band.reach[0] < 0.98 < named.band.reach[0]
+    deep = row_model({**row, "num_layers": "16"}, FACTS)
+    assert deep == row_model(row, FACTS), "a size is that of all layers, however many are printed"
     shape = {"num_layers": "32", "hidden": "4096", "num_heads": "32", "num_kv_heads": "8", "inter": "14336"}
     printed = predict_training({**row, **shape, "vocab": "128256"}, FACTS)
     assert printed.predicted == pytest.approx(named.predicted, rel=0.01)

@@ -30,6 +30,7 @@ from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Attend, Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.models.catalog import TYPICAL
 from flopwise.facts.models.config import model_from_config
 from flopwise.facts.software import Optimizer
 from flopwise.ops.tensors import parameters
@@ -144,7 +145,8 @@ def row_model(row: Row, facts: Facts) -> Model:
     mixture = total is not None and active is not None and active < DENSE * total
     shape = _printed_shape(row, facts)
     if mixture or not all(shape) or row.get("config"):
-        return _first_layers(model_by_size(row, facts), whole(row, "num_layers", 0))
+        model = model_by_size(row, facts)
+        return model if model.source == TYPICAL else _first_layers(model, whole(row, "num_layers", 0))
     gated, name, dropout = flag(row, "gated", default=True), row.get("model", ""), _gpt_dropout(row)
     model = _dense_model(name, shape, gated=gated, dropout=dropout)
     if total is None or abs(parameters(model) / total - 1) <= SAME_SIZE:

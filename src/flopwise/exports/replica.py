@@ -132,7 +132,8 @@ def context_limit(deployment: Deployment) -> tuple[int | None, tuple[str, ...]]:
     what = f"the longest of {DRAWS:,} drawn" if unbounded else "the longest"
     why = f"{what} of the workload plus {TEMPLATE_TOKENS} for the template"
     job = deployment.serve_job
-    if deployment.task != "encode" and tokens > deployment.candidate.layout["max_batch"] * job.input_tokens:
+    prompts = deployment.candidate.layout["max_batch"] * job.input_tokens  # for which the plan's cache has room
+    if deployment.task != "encode" and tokens > prompts:
         most = max(cache_room(deployment).tokens, job.context + TEMPLATE_TOKENS)  # a server without room does not start
         if tokens > most:
             tokens, why = most, f"as many as the cache holds, fewer than {why}, {tokens:,}"
