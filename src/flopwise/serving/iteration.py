@@ -116,6 +116,11 @@ class StepLoad:
     every: bool = False  # all tokens' results are asked for, not only the last one's: encoders
     only_seconds: bool = False  # of the step's times, only `seconds` is asked for
 
+    @property
+    def reads_prompts(self) -> NDArray[np.bool_]:
+        """True where the step reads prompts, counted here or not."""
+        return self.beside_prompts | (np.asarray(self.prefill_tokens) > 0)
+
 
 class Prompt(NamedTuple):
     """Tokens of one prompt: those that the first stack works through, and those of an encoder beside it."""
@@ -462,7 +467,7 @@ class Runner:
             return load
         sizes, batch = np.array([*self.graph_batches, np.inf]), np.asarray(load.decode_batch)
         captured = sizes[np.searchsorted(sizes, batch)]
-        full = np.where((captured < np.inf) & (np.asarray(load.prefill_tokens) == 0), captured, batch)
+        full = np.where((captured < np.inf) & ~load.reads_prompts, captured, batch)
         return replace(load, decode_batch=full, decode_context=load.decode_context * batch / np.maximum(full, 1e-9))
 
     def _stack(self, stack: Stack, load: StepLoad, split: ServingLayout) -> StepTime:
@@ -641,7 +646,7 @@ class Runner:
         """
         if not (self.engine.chunks_decoding and isinstance(item, Recurrence) and item.kind in DELTA_RULES):
             return work
-        beside = (np.asarray(work.query) == 1) & (load.beside_prompts | (np.asarray(load.prefill_tokens) > 0))
+        beside = (np.asarray(work.query) == 1) & load.reads_prompts
         tokens = 1.0 * work.batch * work.heads * item.chunk
         scan, counted = (tokens * each for each in recurrence_flops(item, item.chunk))
         flops, causal_flops = np.where(beside, counted, work.flops), np.where(beside, scan, work.causal_flops)
@@ -658,8 +663,8 @@ class Runner:
         if work.kind != "attention" or not shares_calls(self.engine, self.model, self.kv_dtype):
             return alone
         query = np.asarray(work.query)
-        reads = load.beside_prompts | (np.asarray(load.prefill_tokens) > 0)
-        packed = (query == 1) & (np.asarray(work.heads) > work.kv_heads) & (work.window is None) & ~reads
+        shares_keys = np.asarray(work.heads) > work.kv_heads
+        packed = (query == 1) & shares_keys & (work.window is None) & ~load.reads_prompts
         joins = (query <= DECODE_QUERIES) & ~packed
         if not np.any(joins):
             return alone
