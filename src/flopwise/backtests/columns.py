@@ -397,7 +397,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         **_same("engine", "engine_version"),
         "eager": "enforce_eager", "prefill_delayer": "enable_prefill_delayer",
         "max_batch": "max_num_seqs", "step_tokens": "max_num_batched_tokens",
-        "memory_frac": "gpu_memory_utilization", "prefix_cache": "prefix_caching",
+        "memory_frac": "gpu_memory_utilization", "prefix_cache": "prefix_caching", "prefix_hit": "prefix_cache_hit_rate",
         "recv_interval": "scheduler_recv_interval", "batch_wait": "batch_wait_timeout_iters",
         **_same("speculation", "stream_interval", "power_limit_w", "mode"),
         "input_tokens": "input_len", "output_tokens": "output_len", "lengths": _lengths,
