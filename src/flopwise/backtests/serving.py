@@ -331,7 +331,7 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         static=mode in ("fixed_batch", *PROMPT_ONLY),
         called=mode in OFFLINE,
         prefill_tokens=at_once if llama_bench else limits.prompt_tokens if limits else step_tokens,
-        techniques=Techniques(prefill_gpus=pool),
+        techniques=Techniques(prefill_gpus=pool, hit_frac=number(row, "prefix_hit") or 0.0),
     )
     if job.graph_batches:
         job = replace(job, memory_frac=trtllm_bench.cache_frac(job))
