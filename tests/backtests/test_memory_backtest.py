@@ -251,3 +251,35 @@ def test_a_model_that_nobody_knows_is_of_the_size_that_its_row_prints() -> None:
     mixture = {"model": "Nobody-knows", "active_params_b": "1.1"}
     assert memory.predict_row(_row({"model": "Nobody-knows", "params_b": ""}), FACTS).predicted is None
     assert memory.predict_row({**_row(mixture), "active_params": "1.1e9"}, FACTS).predicted is None
+
+
+def test_litgpt_of_2024_has_bitsandbytes_that_keep_their_input() -> None:
+    """LitGPT took bitsandbytes 0.42.0 alone until 2025; from 0.43.2 on (pull request 1270) products keep no input.
+
+    By hand: the inputs of seven projections of a layer of Llama-2-7B without recompute, 16-bit, of which three differ
+    (what attention, the gate and the head of a block read is kept for others) and one is 11,008 wide.
+    """
+    row = {
+        "model": "Llama2-7B", "software": "litgpt", "method": "qlora", "base": "nf4", "double_quant": "no",
+        "micro_batch": "1", "seq_len": "1024", "recompute": "none", "reading": "allocated", "gpu": "A100-SXM-80GB",
+        "precision": "bf16", "lora_rank": "8", "lora_targets": "qv", "lora_dropout": "0.05", "lengths": "full",
+    }  # fmt: skip
+    found = {year: float(memory.row_memory({**row, "year": year}, FACTS).allocated_bytes) for year in ("2024", "2025")}
+    kept = (found["2024"] - found["2025"]) / (32 * 1024 * 2)
+    assert 11_008 <= kept <= 11_008 + 3 * 4_096
+
+
+@pytest.mark.parametrize(("model", "seq", "allocated", "reserved"), [
+    ("Qwen2.5-14B", 4096, 18.73, 19.97), ("Mistral-Small-24B", 4096, 22.82, 24.15), ("Qwen2.5-32B", 2048, 25.98, 27.23),
+])  # fmt: skip
+def test_trl_computes_its_loss_in_pieces(model: str, seq: int, allocated: float, reserved: float) -> None:
+    """backpropagate's table of an RTX 5090 (2026-10-03, TRL 1.14, rank 32), in GiB; whole logits add 3 to 7 GB."""
+    row = {
+        "model": model, "software": "hf-trainer-trl", "year": "2026", "method": "qlora", "base": "nf4",
+        "lora_rank": "32", "lora_targets": "all-linear", "micro_batch": "1", "seq_len": str(seq), "lengths": "full",
+        "recompute": "full", "precision": "bf16", "gpu": "RTX 5090", "double_quant": "yes", "lora_dropout": "0",
+    }  # fmt: skip
+    pieces, whole = (memory.row_memory({**row, "software": name}, FACTS) for name in ("hf-trainer-trl", "hf-trainer"))
+    assert pieces.allocated_bytes == pytest.approx(allocated * 2**30, rel=0.1)
+    assert pieces.reserved_bytes == pytest.approx(reserved * 2**30, rel=0.15)
+    assert 2.5e9 < whole.allocated_bytes - pieces.allocated_bytes < 8e9

@@ -394,3 +394,18 @@ def test_a_model_that_nobody_knows_is_of_the_size_that_its_row_prints() -> None:
     assert printed.band == named.band
     assert predict_training({**row, "params": ""}, FACTS).predicted is None
     assert predict_training({**row, "active_params": "1e9"}, FACTS).predicted is None
+
+
+def test_experts_of_superchips_in_other_nodes_are_reached_over_the_network() -> None:
+    """Isambard-AI, 32 nodes of four GH200, 25 GB/s each: 2.0 s a step of Nemotron-3-Nano (run D1 of its table of 2026).
+
+    By hand: 64 sequences of 8,192 tokens in 2.0 s on 128 devices are 2,048 tokens a second and device; with all eight
+    ranks of the experts on NVLink and twice the network it would be five times as many.
+    """
+    row = {
+        "model": "Nemotron-3-Nano-30B-A3B", "gpu": "GH200-96", "gpus": "128", "tp": "2", "ep": "8", "zero": "1",
+        "micro_batch": "1", "global_batch": "64", "seq_len": "8192", "task": "sft", "precision": "bf16", "year": "2026",
+        "recompute": "selective", "recompute_modules": "core_attn", "software": "megatron-te",
+        "node_bytes_per_s": "200e9", "tokens_per_s_per_gpu": "2048",
+    }  # fmt: skip
+    assert predict_training(row, FACTS).error == pytest.approx(0.0, abs=0.25)

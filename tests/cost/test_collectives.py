@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flopwise.cost.cluster import cluster
 from flopwise.cost.collectives import (
     COLLECTIVES,
     all_gather_s,
@@ -97,6 +98,15 @@ def test_levels_of_known_machines() -> None:
     assert FABRICS["nvl72"].domain == 72
     assert [level.kind for level in FABRICS["pcie"].levels] == ["pcie", "network"]
     assert [level.kind for level in FABRICS["bridge"].levels] == ["nvlink3-bridge", "pcie", "network"]
+
+
+def test_superchips_of_grace_and_hopper_are_four_to_a_node() -> None:
+    """Alps, Isambard-AI and JUPITER: NVLink joins four, the next one is on the network (no NVL32 was published)."""
+    for name in ("GH200-96", "GH200-144"):
+        joined = cluster(FACTS.accelerator(name), network_bytes_per_s_per_gpu=25e9)
+        assert joined.gpus_per_node == joined.fabric.domain == 4
+        assert [level.kind for level in joined.fabric.levels] == ["nvlink4", "network"]
+        assert joined.fabric.levels[1].bytes_per_s == 25e9
 
 
 def test_tensor_parallel_groups_stay_inside_and_data_parallel_groups_cross() -> None:

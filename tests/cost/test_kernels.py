@@ -305,6 +305,35 @@ def test_slowed_matrix_units_make_a_family_of_their_own() -> None:
     assert families(unknown)[0] == "hopper"
 
 
+def test_halved_matrix_units_make_a_family_of_their_own() -> None:
+    """By hand, operations of a core in a cycle: RTX 4090 165.2e12 / (128 x 2.52e9) = 512, L40S 362e12 / (142 x 2.52e9).
+
+    That is 1,012, as of an RTX A4500, whose clock is low; 512 of an A10G.
+    """
+    first = {name: families(FACTS.accelerator(name))[:2] for name in ("RTX 4090", "A10G", "RTX 5090", "L40")}
+    assert first["RTX 4090"] == first["L40"] == ("ada-half", "ada")
+    assert first["A10G"] == ("ampere-rtx-half", "ampere-rtx")
+    assert first["RTX 5090"] == ("blackwell-rtx-half", "blackwell-rtx")
+    whole = ("L40S", "RTX A4500", "RTX 2000 Ada", "RTX PRO 6000 Blackwell Server", "A100-SXM-80")
+    assert [families(FACTS.accelerator(name))[0] for name in whole] == [
+        "ada", "ampere-rtx", "ada", "blackwell-rtx", "ampere",
+    ]  # fmt: skip
+    assert families(replace(FACTS.accelerator("RTX 4090"), boost_clock_hz=None))[0] == "ada"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "published"), [("RTX 3090", 76.5), ("RTX 3080 Ti", 76.5), ("RTX 4090", 163.1), ("RTX 4090 D", 148.9),
+                           ("RTX 4070 SUPER", 75.2), ("L40", 170.3), ("L20", 110.0), ("RTX 5090", 232.0)],
+)  # fmt: skip
+def test_halved_matrix_units_reach_the_datasheets_rate(gpu: str, published: float) -> None:
+    """TFLOP/s of large 16-bit products.
+
+    Source: zzc0721/torch-performance-test-data, database.md; L40: mag-/gpu_benchmark, README; L20: cuBLAS in
+    xlite-dev/CUDA-Learn-Notes, hgemm, 105 to 115; RTX 5090: vllm-project/vllm pull request 34424, too.
+    """
+    assert rates(FACTS.accelerator(gpu)).matmul_flops_per_s("bf16") == pytest.approx(1e12 * published, rel=0.1)
+
+
 def test_what_is_not_known_is_said() -> None:
     assert any("volta" in sentence for sentence in rates(FACTS.accelerator("V100-SXM2-16")).assumptions)
     with pytest.raises(MissingFactError, match="fp4"):

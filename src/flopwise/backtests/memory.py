@@ -48,6 +48,7 @@ UNIT = "bytes/GPU"
 RECENT_YEAR = 2025  # of a row that names none; from then on torchtune computes its loss in pieces
 LOOPING_YEAR = 2022  # optimizers of PyTorch before 2.0 go through the parameters one by one
 OLD_LIBRARIES_YEAR = 2023  # of PyTorch before 2.1 and bitsandbytes before 0.43.2, whatever software runs on them
+LITGPT_PINNED_YEAR = 2024  # the last whole year in which LitGPT took bitsandbytes 0.42.0 and no other
 WHOLE_SEQUENCES = frozenset({"megatron-deepspeed", "megatron-2021"})  # stacks of before sequence parallelism
 DEFAULT_SEQ = 512  # of unpacked instruction tuning whose length is not stated
 TRAINER_BATCH = "8"  # per_device_train_batch_size where a script of the Trainer's names none
@@ -96,12 +97,16 @@ def _libraries(row: Row, stack: TrainingStack) -> TrainingStack:
     """The stack with the habits of the libraries of the row's year.
 
     Source: bitsandbytes pull request 1270; PyTorch pull request 101982 (see `litgpt-2023` in data/stacks.json); PyTorch
-    2.0 release notes: foreach implementations of optimizers, which hold temporaries of all parameters, by default.
+    2.0 release notes: foreach implementations of optimizers, which hold temporaries of all parameters, by default;
+    Lightning-AI/litgpt, finetune/lora.py of 2024 ("LitGPT only supports bitsandbytes v0.42.0", whose products of
+    quantised weights keep their input) and pyproject.toml of 0.5.11 (2025: bitsandbytes from 0.45.2).
     """
     if _year(row) <= LOOPING_YEAR:
         stack = replace(stack, step_copies=0)
     if row.get("recompute") == "plain":
         stack = replace(stack, holds_inputs=False)
+    if stack.name == "litgpt" and _year(row) <= LITGPT_PINNED_YEAR:
+        stack = replace(stack, quantised_keeps_input=True)
     old = stack.pipeline_gathered and _year(row) <= OLD_LIBRARIES_YEAR  # PyTorch's FSDP
     return replace(stack, frozen_stay_gathered=True, quantised_keeps_input=True) if old else stack
 

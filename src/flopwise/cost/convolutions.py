@@ -47,6 +47,9 @@ JOINED_PASSES: dict[str, float] = {"norm": 4.0, "relu": 0.0, "add": 4.0}
 product and the next one reads what it normalises; backward the sums come with the gradient of the next input, which
 reads the input once, and input, gradient and result pass once more. add: as fused, and what is added is written once
 before the products that read it."""
+TRANSPOSE_PASSES = 6.0
+"""Passes over a convolution's input, and over its output, where channels come first and kernels want them last: each of
+the three products turns one of its operands of either size, a read and a write."""
 UPDATE_PASSES, STATE_PASSES = 3.0, 2.0
 """Passes over fp32 parameters: weight and gradient read, weight written; each state read and written."""
 MOMENTUM_BYTES = 4.0
@@ -104,12 +107,13 @@ def usable_precision(rates: Rates | None, precision: str) -> str:
 
 def convolution_step_s(
     rates: Rates, layers: Sequence[ConvolutionLayer], batch: Ints, precision: str, launch_s: float = 0.0,
-    state_bytes: float = MOMENTUM_BYTES, *, joined: bool = False,
+    state_bytes: float = MOMENTUM_BYTES, *, joined: bool = False, fused: bool = True, transposed: bool = False,
 ) -> Parts:  # fmt: skip
     """Seconds of one training step of `batch` samples; shape of `batch`.
 
     `launch_s`: host time of a launch; `state_bytes`: of the optimizer, a parameter; `joined`: norms run in the kernels
-    of the convolutions around them. Seconds of attention are among those of the products.
+    of the convolutions around them; `fused`: what follows a norm in 16 bits runs in its kernel; `transposed`: operands
+    of each product are turned before and after it. Seconds of attention are among those of the products.
 
     Source: Chetlur et al. 2014 (cuDNN, arXiv:1410.0759) section 3, implicit matrix products; kernel rates as
     `flopwise.cost.kernels`, nothing here is fitted. cuDNN 7.4 and later: cudnnBatchNormalizationForwardTrainingEx with
@@ -130,11 +134,16 @@ def convolution_step_s(
         products = products + layer.repeats * _products_s(rates, layer, size, dtype, elem, first=index == 0)
         output_bytes = size * layer.positions * layer.outputs * elem
         input_bytes = size * layer.positions * layer.inputs * elem
+        if transposed:
+            turned_bytes = TRANSPOSE_PASSES * (input_bytes + output_bytes)
+            moving = moving + layer.repeats * pointwise_s(rates, turned_bytes).seconds
         for operation in layer.before:
             moving = moving + layer.repeats * pointwise_s(rates, PASSES[operation] * input_bytes).seconds
-        fused = (JOINED_PASSES if joined else FUSED_PASSES) if elem == 2.0 and "norm" in layer.then else {}
+        with_norm = {}
+        if fused and elem == 2.0 and "norm" in layer.then:
+            with_norm = JOINED_PASSES if joined else FUSED_PASSES
         for operation in layer.then:
-            passes = fused.get(operation, PASSES[operation])
+            passes = with_norm.get(operation, PASSES[operation])
             if passes:
                 moving = moving + layer.repeats * pointwise_s(rates, passes * output_bytes).seconds
     update = update_s(rates, sum(layer.weights for layer in layers), state_bytes)

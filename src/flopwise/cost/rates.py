@@ -28,9 +28,19 @@ NVIDIA_FAMILIES: dict[str, str] = {
     "6.0": "gp100", "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere-rtx", "8.9": "ada",
     "9.0": "hopper", "10.0": "blackwell", "10.3": "blackwell-ultra", "12.0": "blackwell-rtx", "12.1": "blackwell-rtx",
 }  # fmt: skip
-VARIANTS: dict[str, str] = {"blackwell-ultra": "blackwell", "hopper-h20": "hopper"}
+HALVED = {"ampere-rtx": "ampere-rtx-half", "ada": "ada-half", "blackwell-rtx": "blackwell-rtx-half"}
+"""Of a family: its variant with half the matrix units' rate when they add up in fp32, which NVIDIA takes from GeForce
+cards (NVIDIA's whitepapers of GA102, Ada and RTX Blackwell, appendices), and an L40, L20 and A10G have, too."""
+HALF_RATE = 750.0
+"""16-bit operations of a core in a cycle below which its matrix units are halved: 512, where whole ones have 1,024."""
+VARIANTS: dict[str, str] = {
+    "blackwell-ultra": "blackwell",
+    "hopper-h20": "hopper",
+    **{half: whole for whole, half in HALVED.items()},
+}
 """Families that are another but for a part: Blackwell Ultra doubles the exponentials, which hold attention back; an H20
-has matrix units of a quarter of the rate, which the rest of a core holds back less (`_slowed_fracs`)."""
+has matrix units of a quarter of the rate, which the rest of a core holds back less (`_slowed_fracs`), and those of
+`HALVED` of half, which nothing else of a core holds back."""
 SLOWED: dict[str, tuple[str, float]] = {"hopper": ("hopper-h20", 4e12)}
 """Of a family: its variant with slowed matrix units, and the 16-bit rate of a core below which a device is one. An H20
 has 1.9 TFLOP/s a core, other Hoppers 6.3 to 7.5 (NVIDIA's datasheets)."""
@@ -46,6 +56,9 @@ RELATIVES: dict[str, tuple[str, ...]] = {
     "turing": ("ampere-rtx", "blackwell-rtx"),
     "ampere-rtx": ("blackwell-rtx",),
     "ada": ("blackwell-rtx",),
+    "ampere-rtx-half": ("ampere-rtx", "blackwell-rtx"),
+    "ada-half": ("ada", "blackwell-rtx"),
+    "blackwell-rtx-half": ("blackwell-rtx",),
     "cdna4": ("cdna3",),
 }
 """Families without measurements of their own and those that resemble them: HBM or GDDR memory, then nearest in time."""
@@ -220,8 +233,8 @@ def precision(dtype: str) -> Precision:
 def families(chip: Accelerator) -> tuple[str, ...]:
     """Calibration scopes of a device, nearest first: family, relatives, vendor, kind of device, `any`.
 
-    Source: NVIDIA's compute capabilities; `SLOWED`; the kinships of `RELATIVES`. Assumes: a family's devices reach like
-    shares.
+    Source: NVIDIA's compute capabilities; `SLOWED`; `HALVED`; the kinships of `RELATIVES`. Assumes: a family's devices
+    reach like shares.
     """
     vendor = chip.vendor.lower()
     if vendor == "nvidia" and chip.kind == "gpu":
@@ -229,6 +242,8 @@ def families(chip: Accelerator) -> tuple[str, ...]:
         slowed, least = SLOWED.get(family, ("", 0.0))
         if chip.num_sms and 0.0 < _sixteen_bit_peak(chip) < least * chip.num_sms:
             family = slowed
+        if 0.0 < _core_flops_per_cycle(chip) < HALF_RATE:
+            family = HALVED.get(family, family)
     else:
         family = chip.architecture.lower().replace(" ", "-")
     vendors = () if chip.kind in SHARED_KINDS else (vendor,)  # a vendor's CPUs tell nothing of its GPUs

@@ -36,6 +36,8 @@ REFERENCE_STACK = "fsdp-eager"
 """How the reference implementations of benchmarks run: eagerly, nothing fused."""
 RECORD_STACK = "nemo"
 """How submissions to MLPerf Training run: kernels joined wherever a library can."""
+CHANNELS_FIRST = (REFERENCE_STACK, "fsdp-compile")
+"""Stacks of PyTorch, whose tensors of images have their channels first unless they are told otherwise."""
 REFERENCE_STACKS = (REFERENCE_STACK, "xla", "in-house")
 """And on devices that it does not run on: the first that does launches their kernels."""
 WIDER_BY_SHARE = 2.0
@@ -85,12 +87,16 @@ def device_rate(
 def _rate_by_layers(
     layers: Sequence[ConvolutionLayer], cluster: Cluster, facts: Facts, size: int, dtype: str, stack: TrainingStack
 ) -> DeviceRate:  # fmt: skip
-    """The rate that the layers of a network add up to, and of records' software where that is faster."""
+    """The rate that the layers of a network add up to, and of records' software where that is faster.
 
-    def parts_of(software: TrainingStack) -> Parts:
-        update = _update_bytes(layers, facts)
-        launch_s, joined = software.launch_s, software.joins_norms
-        return convolution_step_s(cluster.rates, layers, size, dtype, launch_s, update, joined=joined)
+    And of tensors with channels first, between kernels that take them so and kernels that want them turned.
+    """
+
+    def parts_of(software: TrainingStack, *, fused: bool = True, transposed: bool = False) -> Parts:
+        return convolution_step_s(
+            cluster.rates, layers, size, dtype, software.launch_s, _update_bytes(layers, facts),
+            joined=software.joins_norms, fused=fused, transposed=transposed,
+        )  # fmt: skip
 
     parts, record = parts_of(stack), facts.stacks[RECORD_STACK]
     notes: tuple[str, ...] = ()
@@ -99,6 +105,11 @@ def _rate_by_layers(
         faster = float(parts.seconds) / float(parts_of(record).seconds)
         joined = f"joined with convolutions, as in records, they make a step {faster:.2f} times as fast"
         notes = (f"norms are kernels of their own, as {stack.name} runs them; {joined} (train --stack {record.name})",)
+    if normed and stack.name in CHANNELS_FIRST:
+        ends = [float(parts_of(stack, fused=False, transposed=turned).seconds) for turned in (False, True)]
+        slower = " to ".join(f"{end / float(parts.seconds):.2f}" for end in ends)
+        first = "channels first, as PyTorch has images by default"
+        notes += (f"channels come last; {first}, a step takes {slower} times as long",)
     return DeviceRate(
         samples_per_s=size / float(parts.seconds), peak_flops_per_s=cluster.rates.peak_flops_per_s(dtype),
         precision=dtype, origin="layers", batch=size, notes=notes,
