@@ -476,6 +476,9 @@ class Engine(Software):
     joined_date: str = ""
     joined_experts: frozenset[str] = frozenset()  # formats of published models (any: all) whose experts' products are
     # one kernel where the device has such (`joined_grouped_frac` below 1)
+    blocks_source: str = ""  # of products with scales of blocks
+    blocks_date: str = ""
+    block_kernel: Literal["best", "triton", "cutlass"] = "best"  # of plain fp8 products with scales of blocks
     cpu_source: str = ""  # of what differs on processors
     cpu_date: str = ""
     cpu_packs_once: bool = False  # brings weights into the order of its products as it loads them, not at each product
