@@ -150,9 +150,9 @@ def held_s(runner: Runner, layout: ServingLayout, one: Prompt, step_s: Floats) -
     one began, and not before it ends.
 
     Source: `tokens_after_launch` of data/engines.json; `Runner.launching_s`. Assumes: prompts have steps of their own,
-    of `step_s`; one takes the host as long to launch as another.
+    of `step_s`; one takes the host as long to launch as another, and graphs, where they hold prompts, no time.
     """
-    if not runner.engine.tokens_after_launch or runner.engine.mixes:
+    if not runner.engine.tokens_after_launch or runner.engine.mixes or not np.any(runner.launches_prompts(layout)):
         return 0.0
     load = mixed_load(one, chunk_tokens(runner, layout, one.tokens))
     launch_s = runner.launching_s(runner.device_step(load, layout)[0], load, layout)
