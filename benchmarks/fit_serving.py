@@ -41,7 +41,7 @@ WAVES = 4
 """Requests of each user from which the steady state decides the figures of a closed loop with an end."""
 TTFT_WEIGHT = 0.5
 """Of a time to the first token against another figure: two runs of the same point differ by as much again."""
-SGLANG = ("sglang", "sglang-2026", "sglang-2025")
+SGLANG = ("sglang", "sglang-2026", "sglang-2025", "sglang-2024")
 VLLM = ("vllm", "vllm-2026")
 COLD = SGLANG
 """Engines whose published times to a first token hold the compilation of kernels by the first requests, seconds in some

@@ -59,7 +59,9 @@ def _printed(**cells: str) -> Mapping[str, str]:
         ({"engine": "sglang", "date": "2026-09-10"}, "sglang-2026"),
         ({"engine": "sglang", "engine_version": "0.5.23"}, "sglang"),
         ({"engine": "sglang"}, "sglang"),
-        ({"engine": "sglang", "engine_version": "0.4"}, "sglang-2025"),
+        ({"engine": "sglang", "engine_version": "0.4"}, "sglang-2024"),  # products with scales of blocks in Triton
+        ({"engine": "sglang", "engine_version": "0.4.6"}, "sglang-2025"),
+        ({"engine": "sglang", "date": "2025-04-04"}, "sglang-2024"),
         ({"engine": "sglang", "date": "2025-12"}, "sglang-2025"),
         ({"engine": "TensorRT-LLM (Triton backend)"}, "tensorrt-llm"),
         ({"engine": "NIM (TRT-LLM)", "engine_version": "1.8.0"}, "tensorrt-llm"),

@@ -114,7 +114,7 @@ def test_programs_built_on_a_stack_are_that_stack(given: str, stack: str) -> Non
         ("megatron-lm", "2024-06", "megatron-te"), ("megatron", "2026-08", "megatron-2026"),
         ("fsdp-compile", "2024-12", "fsdp-compile"), ("fsdp-compile", "2025-06", "fsdp-compile-2025"),
         ("hf", "2024-01", "hf-trainer-2023"), ("hf", "2025-01", "hf-trainer"), ("nanotron", "2024-01", "nanotron"),
-        ("tgi", "2024-01", "tgi"), ("vllm-2024", "2024-05", "vllm-2024"),
+        ("tgi", "2024-01", "tgi"), ("vllm-2024", "2024-05", "vllm-2024"), ("sglang", "2025-03", "sglang-2024"),
     ],
 )  # fmt: skip
 def test_a_month_tells_the_generation(name: str, month: str, row: str) -> None:

@@ -320,6 +320,41 @@ def test_ported_products_of_experts_with_scales_of_blocks_read_their_weights_mor
         assert added == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
+def test_plain_products_with_scales_of_blocks_take_what_the_engines_kernel_does() -> None:
+    """A quarter of the rate in Triton, half in CUTLASS: the projections of Mixtral's 32 layers take 2 m n k operations
+    four times, or twice, as long. Its experts have kernels of their own; other formats and the best kernel, the rate.
+    """
+    load = StepLoad(prefill_tokens=4096, prefill_context=4096)
+    values = {"block_frac.triton": 0.25, "block_frac.cutlass": 0.5}
+    plain = plain_runner(plain_job(model=load_model("Mixtral-8x7B"), cluster=plain_cluster(**values)))
+    projections_s = 32 * 2 * 4096 * 2 * WIDTH * (HEADS + KV_HEADS) * DIM / FP8_PER_S
+    for kernel, dtype, longer in (("triton", "fp8_block", 3), ("cutlass", "fp8_block", 1), ("triton", "fp8", 0)):
+        best = replace(plain, dtype=dtype, weight_bits=8.0)
+        own = replace(best, engine=replace(best.engine, block_kernel=kernel))
+        added = float(np.asarray(own.step(load, ONE).seconds - best.step(load, ONE).seconds))
+        router_s = 32 * 2 * 4096 * 8 * WIDTH / FP8_PER_S
+        assert added == pytest.approx(longer * (projections_s + router_s), rel=0.01, abs=1e-9)
+
+
+def test_kernels_of_old_engines_reach_what_their_authors_printed() -> None:
+    """TFLOP/s on H100 and H200 of 1,024 x 18,432 x 7,168 (vLLM, benchmarks/kernels/deepgemm/README.md) and by times of
+    4,096 x 24,576 x 7,168 in us (SGLang pull requests 3893, 5207 and 5820): medians over DeepGEMM's calibrated share.
+    """
+    size = 2 * 4096 * 24576 * 7168 / 1e6
+    rates_of = {
+        "triton": [301.4, size / 4067.3, size / 2254.2, size / 2200.2],
+        "cutlass": [818.2, size / 1787.6, size / 1619.6],
+    }
+    hopper = rates(load_facts().accelerator("H100-SXM-80"))
+    deepgemm = 1979.0 * hopper.value["matmul_frac.fp8_block"]
+    for kernel, found in rates_of.items():
+        assert hopper.value[f"block_frac.{kernel}"] == pytest.approx(np.median(found) / deepgemm, abs=0.01)
+    h20, b200 = (rates(load_facts().accelerator(name)) for name in ("H20", "B200"))
+    assert all(device.value[f"block_frac.{kernel}"] == 1.0 for device in (h20, b200) for kernel in rates_of)
+    generations = {"sglang-2024": "triton", "sglang-2025": "best", "vllm-v0": "cutlass", "vllm-2025": "best"}
+    assert {name: load_facts().engine(name).block_kernel for name in generations} == generations
+
+
 def test_a_long_prompt_multiplies_with_two_experts_a_token() -> None:
     """2 x 2 experts x 3 x 4096 x 14336 operations a token and layer; rows of each expert fill tiles."""
     load = StepLoad(prefill_tokens=8192, prefill_context=8192)

@@ -13,10 +13,10 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.estimate import estimate
-from flopwise.serving.iteration import StepLoad
+from flopwise.serving.iteration import StepLoad, prompt
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.open_loop import SteadyCurves, straight_lines
-from flopwise.serving.steady import fixed_batch
+from flopwise.serving.steady import fixed_batch, held_s
 from flopwise.serving.techniques import runner
 from named import head_weight_bits, layer_weight_bits, product_path, serve_job_with
 
@@ -339,6 +339,33 @@ def test_a_request_waits_for_the_steps_that_are_planned_without_it() -> None:
     less, more = (closed_loop(m, ONE, 64.0, 200, 400) for m in (eager, planned))
     busy = 64 * float(more.added_s) / (400 * float(more.tpot_s))  # then a prompt waits for prompts, not for a plan
     assert float(more.ttft_s) - float(less.ttft_s) == pytest.approx((1 - busy) * float(more.tpot_s), rel=0.03)
+
+
+def test_first_tokens_are_kept_until_the_next_prompts_are_launched() -> None:
+    """Each kernel of a prompt takes the host 1 ms to launch, more than the device needs: a first token that another
+    prompt follows goes out a launch later. In the first of ten rounds 63 of 64 prompts are followed, each in a step of
+    its own, then as many as there are steps with prompts. A prompt that takes the device longer than two launches
+    keeps nobody waiting, nor does one that shares its step with sequences that decode."""
+    row = {"prompt_graphs": False, "piecewise": False, "mixes": False, "prompt_graph_tokens": 0, "prefill_tokens": 1000}
+    bare = {"layer_s": 0.0, "step_s": 0.0, "sequence_s": 0.0, "compiled_launch_frac": 1.0, "launch_s": 1e-3}
+    at_once, late = (
+        replace(MACHINE, engine=replace(MACHINE.engine, tokens_after_launch=after, **row, **bare))
+        for after in (False, True)
+    )
+    one = prompt(LLAMA, 1000)
+    alone = at_once.step(StepLoad(prefill_tokens=1000, prefill_context=1000), ONE)
+    launch_s = 1e-3 * float(alone.launches)
+    assert float(alone.seconds) == pytest.approx(launch_s)
+    assert float(held_s(late, ONE, one, alone.seconds)) == pytest.approx(launch_s)
+    assert float(held_s(late, ONE, one, 1.25 * launch_s)) == pytest.approx(0.75 * launch_s)
+    assert float(held_s(late, ONE, one, 2.5 * launch_s)) == 0.0
+    for never in (at_once, replace(late, engine=replace(late.engine, mixes=True))):
+        assert float(held_s(never, ONE, one, alone.seconds)) == 0.0
+    less, more = (closed_loop(machine, ONE, 64.0, 1000, 4000) for machine in (at_once, late))
+    followed = (63 / 64 + 9 * 63 / 64 * float(less.prefill_share)) / 10
+    assert float(more.ttft_s - less.ttft_s) == pytest.approx(followed * launch_s, rel=1e-6)
+    assert float(more.tpot_s - less.tpot_s) == pytest.approx(-followed * launch_s / 3999, rel=1e-6)
+    assert more.requests_per_s == less.requests_per_s
 
 
 def test_pieces_of_a_prompt_see_together_what_the_whole_sees() -> None:

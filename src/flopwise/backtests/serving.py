@@ -72,13 +72,17 @@ GENERATIONS: dict[str, tuple[tuple[str, Release, int], ...]] = {
         ("vllm-2026", (0, 21), 2026),
     ),
     "tensorrt-llm": (("tensorrt-llm-2023", (0, 7), 2024), ("tensorrt-llm-v0", (1, 0), 2025)),
-    "sglang": (("sglang-2025", (0, 5, 10), 2026), ("sglang-2026", (0, 5, 20), 2026)),
+    "sglang": (
+        ("sglang-2024", (0, 4, 6), 2025),
+        ("sglang-2025", (0, 5, 10), 2026),
+        ("sglang-2026", (0, 5, 20), 2026),
+    ),
     "llama.cpp": (("llama.cpp-2024", (0, 0), 2025), ("llama.cpp-2025", (0, 24), 2026)),
 }
 """Older generations of an engine, oldest first: row, first release after it (of ollama for llama.cpp), and its year."""
 BUILDS = {"llama.cpp-2024": 4400, "llama.cpp-2025": 8300}
 """First build after a generation, where releases are counted: of January 2025, of March 2026."""
-ENDS = frozenset({"llama.cpp-2025", "sglang-2026", "vllm-2026"})
+ENDS = frozenset({"llama.cpp-2025", "sglang-2024", "sglang-2026", "vllm-2026"})
 """Generations that ended in the middle of a year, as data/generations.csv has it: the day of a row tells them."""
 UNTAGGED = r"0\.1\.dev"
 """What setuptools-scm calls a build from a source tree without tags, whatever its release."""

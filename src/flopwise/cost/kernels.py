@@ -60,6 +60,10 @@ STREAMS = "grouped_streams"
 """Name of how many of a layer's experts are multiplied at once; where rates have none, all are, in one kernel."""
 PORTED = "ported_grouped."
 """Before a precision: rate of an engine's grouped products in it over that of the device's best; without one, 1."""
+BLOCK_FRAC = "block_frac."
+"""Before a kernel's name: its rate of plain fp8 products with scales of blocks over that of the device's best."""
+PLAIN_PRODUCTS = "plain_products."
+"""Before a precision: rate of plain products in it, not of experts, over that of the device's best; without one, 1."""
 FLASH_DIMS = (32, 64, 96, 128, 192, 256)
 """Head dimensions that flash kernels are built for."""
 
@@ -331,8 +335,7 @@ def _new_way(rates: Rates, elements: Elements, *, grouped: bool) -> _Way:
     rate = rates.matmul_flops_per_s(dtype)
     if unpacked:
         rate *= rates.value["grouped_unpack_frac" if grouped else "unpack_frac"]
-    if grouped:
-        rate *= rates.value["grouped_frac"]
+    rate *= rates.value["grouped_frac"] if grouped else rates.value.get(PLAIN_PRODUCTS + dtype, 1.0)
     tail = wave_tail(rates, dtype, grouped=grouped)
     packed = bits / p.act_bits if unpacked and not grouped else 1.0
     packing = 0.0 if unpacked or p.quantised else rates.value[PACKING.get(rates.peak_dtype(dtype), PACKED_16)]

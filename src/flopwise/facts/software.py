@@ -436,6 +436,7 @@ class Engine(Software):
     piecewise: bool = False  # graphs of steps with prompts leave out attention and recurrences
     compiled_launch_frac: float = 1.0  # host time to launch an operation of compiled code, over `launch_s`
     launch_s: float = _by_fit("Host time to launch one operation where steps are not captured in graphs.")
+    tokens_after_launch: bool = False  # a step's tokens are handed out once the next step is launched
     recv_interval: int = 1  # steps from one look for new requests to the next
     joins_prompts: bool = False  # attention replicas read prompts in the same steps, once each of them has one
     divides_budget: bool = False  # the prompt tokens of a step are those of all attention replicas together
@@ -476,6 +477,9 @@ class Engine(Software):
     joined_date: str = ""
     joined_experts: frozenset[str] = frozenset()  # formats of published models (any: all) whose experts' products are
     # one kernel where the device has such (`joined_grouped_frac` below 1)
+    blocks_source: str = ""  # of products with scales of blocks
+    blocks_date: str = ""
+    block_kernel: Literal["best", "triton", "cutlass"] = "best"  # of plain fp8 products with scales of blocks
     cpu_source: str = ""  # of what differs on processors
     cpu_date: str = ""
     cpu_packs_once: bool = False  # brings weights into the order of its products as it loads them, not at each product

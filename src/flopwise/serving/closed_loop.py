@@ -24,6 +24,7 @@ from flopwise.serving.steady import (
     Steady,
     chunk_tokens,
     front_end_s,
+    held_s,
     micro_batches,
     mixed_load,
     most_served_per_s,
@@ -207,6 +208,8 @@ def closed_loop(
     ttft_s = ttft_s + front_end_s(engine, prompt_tokens, users.others * each, users.others * users.batch)
     each = np.minimum(each, in_flight / (ttft_s + answer_s))
     ttft_s = np.maximum(ttft_s, in_flight / each - answer_s)  # Little: the rest is waiting
+    kept_s = _kept_s(runner, layout, users, steps)
+    ttft_s, tpot_s = ttft_s + kept_s, tpot_s - kept_s / np.maximum(output_tokens - 1.0, 1.0)
     rate, running = parts * each, parts * np.minimum(users.batch, in_flight)
     return Steady(
         ttft_s, tpot_s, rate, rate * output_tokens, running, steps.added_s, steps.share, steps.full_s, steps.decode,
@@ -250,6 +253,20 @@ def _wait_s(runner: Runner, users: _LoopUsers, steps: _LoopSteps, alone_s: Float
     unseen_s = users.others * (users.unseen - planned * (1.0 - idle)) * mean_s
     wait_s: Floats = unseen_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
     return wait_s
+
+
+def _kept_s(runner: Runner, layout: ServingLayout, users: _LoopUsers, steps: _LoopSteps) -> Floats:
+    """Mean time for which an engine keeps first tokens (`held_s`): in the first round those of all steps but the last.
+
+    Others follow them the sooner: an answer waits for the prompts in any case.
+
+    Source: `ROUNDS`. Assumes: in the other rounds a step of prompts is followed by one as often as any step is.
+    """
+    step_s = steps.mixed.seconds - steps.decode.seconds
+    first = 1.0 - users.first_tokens / (users.in_flight * users.one.tokens)
+    followed = (first + (ROUNDS - 1) * users.others * steps.share) / ROUNDS
+    waits_s = (users.output_tokens - 1.0) * (steps.tpot_s - steps.decode.seconds)
+    return np.minimum(followed * held_s(runner, layout, users.one, step_s), waits_s)
 
 
 def _decoding_beside(runner: Runner, batch: Floats, in_flight: Floats) -> Floats:

@@ -143,6 +143,22 @@ def steps_unseen(engine: Engine, prompts_per_step: Floats = 0.0, ranks: Ints = 1
     return steps
 
 
+def held_s(runner: Runner, layout: ServingLayout, one: Prompt, step_s: Floats) -> Floats:
+    """Seconds for which first tokens of a step of prompts are kept where another such step follows it.
+
+    They go out once that one is launched, which the host begins when it has launched this one: two launches after this
+    one began, and not before it ends.
+
+    Source: `tokens_after_launch` of data/engines.json; `Runner.launching_s`. Assumes: prompts have steps of their own,
+    of `step_s`; one takes the host as long to launch as another, and graphs, where they hold prompts, no time.
+    """
+    if not runner.engine.tokens_after_launch or runner.engine.mixes or not np.any(runner.launches_prompts(layout)):
+        return 0.0
+    load = mixed_load(one, chunk_tokens(runner, layout, one.tokens))
+    launch_s = runner.launching_s(runner.device_step(load, layout)[0], load, layout)
+    return np.maximum(2.0 * launch_s - step_s, 0.0)
+
+
 def front_end_s(engine: Engine, prompt_tokens: Floats, requests_per_s: Floats, batch: Floats) -> Floats:
     """The wait of a first token in an engine's front end, beyond `request_s`, in s; shape of the broadcast.
 

@@ -10,7 +10,9 @@ One step of a replica:
 3. What is left of the step's tokens goes to the prompt that is under way, then to waiting requests, while the batch has
    room and the blocks of the whole prompt are free. Cached blocks of its prefix are shared and not computed again.
 4. Unless prompts and answers mix, a step that can work on a prompt decodes nothing.
-5. At the end of the step every decoding sequence has its token, and every finished prompt its first (or next) one.
+5. At the end of the step every decoding sequence has its token, and every finished prompt its first (or next) one. An
+   engine that hands tokens out once the next step is launched keeps first ones, unless they are all of an answer, until
+   then where that is a step of prompts: until the end of two launches, counted from the beginning of the first.
 
 A replica's front end handles requests one after another before its scheduler sees them, and hands out the tokens of a
 step one after another: clients see them then. Handling and handing out do not wait for each other.
@@ -102,6 +104,7 @@ class ReferenceReplica:
         self.end_ps = NEVER  # of the step in progress
         self.ended_ps = 0  # of the last one
         self.began_ps = 0  # the step in progress
+        self.joined: list[Sequence] = []  # prompts that have had their first token at the end of the last
         self.desk_ps = self.stream_ps = 0  # when the front end is free for a request, and has handed out all tokens
         self.handled: list[tuple[int, Sequence]] = []  # requests in the front end, and when it is done with each
         self.requests = self.tokens = 0  # that wait or run, and what they ask for
@@ -130,11 +133,17 @@ class ReferenceReplica:
 
     def begin(self, now: int) -> None:
         """Decide what the next step does."""
+        held_ps = self.setup.cost.held_ps - (self.ended_ps - self.began_ps)
         self.began_ps = now
         budget, moved, preempted = self.limits.step_tokens, 0, False
         self.decoding, self.chunks = [s for s in self.running if s.todo == 0], []
         partial = next((s for s in self.running if s.todo), None)
         prompts_only = not self.limits.mix and (partial is not None or (self.fits() and self.waiting[0][1].todo > 0))
+        if prompts_only and self.ended_ps == now and self.role == WHOLE and held_ps > 0:
+            for sequence in self.joined:
+                self.log.first_ps[sequence.row] += held_ps
+                sequence.last_ps += held_ps
+        self.joined = []
         if prompts_only:
             self.decoding = []
         else:
@@ -316,6 +325,7 @@ class ReferenceReplica:
                 self.emit(sequence, now)
                 self.remember(sequence, sequence.path)
                 self.remember_answer(sequence)
+        self.joined = [s for s, c in self.chunks if c and s.todo == 0 and s.made == 1 and s.output > 1]
         done = [s for s in self.running if s.made == s.output]
         for sequence in done:
             self.release(sequence, now)

@@ -1,5 +1,7 @@
 """The simulator against queueing theory and conservation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import reference
@@ -135,6 +137,24 @@ def test_gaps_between_tokens_add_up_to_the_answers() -> None:
     middle = (edges[:-1] + edges[1:] - 1) / 2
     total = float(np.sum(run.outcome.finish_ps - run.outcome.first_ps))
     assert float(np.sum(run.itl * middle)) == pytest.approx(total, rel=0.004)
+
+
+def test_first_tokens_wait_for_the_launch_of_the_next_prompts() -> None:
+    """Three prompts at once, each 100 us of a step of its own, and 70 us to launch one: the first token is there at 100
+    and goes out at 140, when the second prompt is launched, the second's at 240, the last with its own step's end.
+
+    Prompts that take longer (150 us) than two launches are read before the next one is launched, and kept by nobody.
+    """
+    limits = ReplicaLimits(max_batch=4, step_tokens=10, mix=False)
+    for each_us, ready in ((10, (140, 240, 300)), (15, (150, 300, 450))):
+        cost = replace(linear(40, 4, ps_per_token=each_us * US), late=True, beyond_ps=(70 * US, 0))
+        run = simulate(trace(np.zeros(3), np.full(3, 10), np.full(3, 5)), cost, limits, engine=ENGINE)
+        assert (run.outcome.first_ps // US).tolist() == list(ready)
+        free = simulate(trace(np.zeros(3), np.full(3, 10), np.full(3, 5)), replace(cost, late=False), limits)
+        assert run.outcome.finish_ps.tolist() == free.outcome.finish_ps.tolist()
+        total = float(np.sum(run.outcome.finish_ps - run.outcome.first_ps))
+        middle = (bin_edges_ps()[:-1] + bin_edges_ps()[1:] - 1) / 2
+        assert float(np.sum(run.itl * middle)) == pytest.approx(total, rel=0.004)
 
 
 def test_bins_are_narrow_and_hold_what_they_say() -> None:

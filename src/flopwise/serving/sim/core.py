@@ -714,7 +714,7 @@ def end_step(w, p, a):
             finish(w, p, a, place, own)
     for place in range(p.joins):
         join(w, p, a, a.lists[p.joining + place])
-    p.joins = 0
+    p.joined, p.joins = p.joins, 0
 
 
 @inner
@@ -841,12 +841,31 @@ def decode(w, p, a, steps, duration, more):
 
 
 @inner
+def hold(w, p, a):
+    """First tokens of a step of prompts go out once the next such step is launched."""
+    wait_ps = w.held_ps - (p.ended - p.began)
+    if p.ended == p.now and p.role == WHOLE and wait_ps > 0:
+        for place in range(p.joined):
+            s = record(a.slots, p.first + a.lists[p.joining + place])
+            r = record(a.rows, s.row)
+            if s.worked and r.made == 1 and r.output > 1:
+                record(a.progress, s.row).first += wait_ps
+                if r.last == p.decoded:
+                    a.lists[p.late + p.fresh] = a.lists[p.joining + place]
+                    p.fresh += 1
+                r.last += wait_ps
+
+
+@inner
 def begin_step(w, p, a, until):
     """Decide what the next step does, or the next steps where they only decode."""
     row = waits(p, a.rows)
     only = not w.mix and p.part >= 0
     if not w.mix and row >= 0 and todo_of(record(a.rows, row)) > 0 and own_blocks(w, p, a, row) >= 0:
         only = True
+    if only and p.joined > 0:
+        hold(w, p, a)
+    p.joined = 0
     budget, moved, preempted, batch, grown = w.step_tokens, 0, False, 0, 0
     if not only and p.batch > 0:
         turn = p.phases + p.turn

@@ -70,7 +70,8 @@ REPLICA = record(
     "ended", "busy", "steps", "worked", "made", "reused", "preemptions", "peak",
     "oldest", "newest",  # nodes without a user
     "early", "fetched",  # rank up to which requests are brought from memory early, and how many of them wait
-    "spare_a", "spare_b",  # up to a whole line
+    "joined",  # prompts that the step before has read to the end
+    "spare",  # up to a whole line
 )  # fmt: skip
 SLOT = record(
     "row",
@@ -115,7 +116,7 @@ WORLD = record(
     "window", "balancer",
     "together",  # requests are sent where no replica is ahead of them
     "closed", "direct",  # an answer is followed by a request; which the only replica puts into its own inbox
-    "think", "request_ps", "front_ps", "front_token_ps", "stream_ps",
+    "think", "request_ps", "front_ps", "front_token_ps", "stream_ps", "held_ps",
     "least_ps",  # no step with tokens is shorter
     "next", "issued", "done",
     "brought",  # the request that comes to a replica now, which looks for its prefix in stores; or -1
