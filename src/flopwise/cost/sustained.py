@@ -111,10 +111,10 @@ def clock_frac(
 def products_clock_frac(rates: Rates, power: float | None = None) -> float:
     """`clock_frac` of matrix products alone, one after the other; `power`: by default the device's `full_rate_power`.
 
-    Source and assumptions: as there; products beyond the datasheet's rate run beyond its clock, with all units busy.
+    Source and assumptions: as there.
     """
     drawn, exponent = full_rate_power(rates) if power is None else power, rates.value["train_clock_exponent"]
-    return float(clock_frac(drawn, exponent, min(1.0, rates.value[FULL_RATE]), 1.0, 0.0, 0.0))
+    return float(clock_frac(drawn, exponent, rates.value[FULL_RATE], 1.0, 0.0, 0.0))
 
 
 def own_limit_frac(rates: Rates) -> float:
