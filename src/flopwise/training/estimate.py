@@ -145,8 +145,6 @@ def single_table(job: TrainJob, like: StepTable | None = None) -> StepTable:
 
 def _of_table(layout: Layout) -> Layout:
     """The layout as its step table has it: one replica, whatever replicas shard, whichever schedule they follow."""
-    if layout.offload_activations:  # by the schedule
-        return layout
     chunks = layout.interleave if layout.recompute_first else 1
     return replace(
         layout, dp=1, zero=0, shard=0, schedule=0, recompute=0, interleave=chunks, offload_optimizer=False,
