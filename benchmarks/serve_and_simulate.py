@@ -126,16 +126,17 @@ def _error_frac(drawn: Sequence[float]) -> float:
     return float(np.std(drawn, ddof=1) * np.sqrt(2 / len(drawn)) / np.mean(drawn))
 
 
-def opened(
-    name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, runs: int = 1, arrivals: int = ARRIVALS,
-    answered: tuple[float, ServeAnswer] | None = None,
-) -> list[Difference]:  # fmt: skip
-    """Percentiles under Poisson arrivals at a share of what the deployment sustains, of so many `runs` together.
+def opened(name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, runs: int = 1) -> list[Difference]:
+    """Percentiles under Poisson arrivals at a share of what the deployment sustains, of so many `runs` together."""
+    return _against_runs(name, case, busy, *answer_at(case, busy), seed=seed, runs=runs)
 
-    `answered`: what `serve` says, where it was asked already.
-    """
+
+def _against_runs(
+    name: str, case: dict[str, Any], busy: float, rate: float, steady: ServeAnswer, *, seed: int = SEED, runs: int = 1,
+    arrivals: int = ARRIVALS,
+) -> list[Difference]:  # fmt: skip
+    """The differences of `steady`, what `serve` says at `rate`, from runs of as many `arrivals`."""
     options = _options(case)
-    rate, steady = answered or answer_at(case, busy)
     arrivals = min(arrivals, int(LONGEST_S * rate))
     made = [
         flopwise.simulate(case["model"], rate=rate, requests=arrivals, seed=seed + run, **options).simulated
@@ -208,8 +209,8 @@ def compared(name: str, case: dict[str, Any], load: float, *, arrivals: int = AR
         return []
     if isinstance(load, int):
         return closed(name, case, load)
-    answered = answer_at(case, load)
-    return opened(name, case, load, arrivals=arrivals, answered=answered) if answered[1].keeps_up else []
+    rate, steady = answer_at(case, load)
+    return _against_runs(name, case, load, rate, steady, arrivals=arrivals) if steady.keeps_up else []
 
 
 def main() -> None:

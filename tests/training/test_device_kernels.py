@@ -113,7 +113,8 @@ def test_a_table_that_layouts_share_is_the_one_that_each_has_alone() -> None:
         {"offload_activations": True, "interleave": 3, "schedule": 1}, {"dp": 2, "offload_optimizer": True},
         {"offload_activations": True, "recompute": 2, "recompute_first": 1, "interleave": 3, "offload_layers": 1},
     ]  # fmt: skip
-    for shape in ({"tp": 2, "pp": 2}, {"tp": 1, "pp": 2}, {"tp": 2, "pp": 2, "micro_batch": 2}):
+    shapes: list[dict[str, Any]] = [{"tp": 2, "pp": 2}, {"tp": 1, "pp": 2}, {"tp": 2, "pp": 2, "micro_batch": 2}]
+    for shape in shapes:
         for one in more:
             layout = Layout(**shape, **one)
             job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=CLUSTERS[0])
