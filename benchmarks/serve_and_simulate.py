@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import flopwise
 from flopwise.serving.answer import ServeAnswer
+from flopwise.serving.sim.answer import SimulateAnswer
 
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "8B, H100, chat": {"model": "Llama-3.1-8B", "gpu": "h100", "input": 1024, "output": 256},
@@ -89,10 +90,16 @@ def _options(case: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in case.items() if name != "model"}
 
 
+@lru_cache(maxsize=32)
+def _runs(users: int, **case: Any) -> list[SimulateAnswer]:
+    """The runs of `users` in a closed loop, one a seed; kept, as a closed form is held against the same."""
+    return [flopwise.simulate(case["model"], users=users, seed=seed, **_options(case)) for seed in SEEDS]
+
+
 def closed(name: str, case: dict[str, Any], users: int, *, closed_form: bool = False) -> list[Difference]:
     """Percentiles and throughput of `users` in a closed loop; of the closed form its means."""
     asked = flopwise.serve(case["model"], concurrency=users, closed_form=closed_form, **_options(case))
-    runs = [flopwise.simulate(case["model"], users=users, seed=seed, **_options(case)) for seed in SEEDS]
+    runs = _runs(users, **case)
     rates = [run.summary.requests_per_s for run in runs]
     figures = {"requests/s": (asked.estimate.requests_per_s, rates)}
     if asked.closed_loop is None:
@@ -119,16 +126,20 @@ def _error_frac(drawn: Sequence[float]) -> float:
     return float(np.std(drawn, ddof=1) * np.sqrt(2 / len(drawn)) / np.mean(drawn))
 
 
-def opened(
-    name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, runs: int = 1, arrivals: int = ARRIVALS
-) -> list[Difference]:
+def opened(name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, runs: int = 1) -> list[Difference]:
     """Percentiles under Poisson arrivals at a share of what the deployment sustains, of so many `runs` together."""
+    return _against_runs(name, case, busy, *answer_at(case, busy), seed=seed, runs=runs)
+
+
+def _against_runs(
+    name: str, case: dict[str, Any], busy: float, rate: float, steady: ServeAnswer, *, seed: int = SEED, runs: int = 1,
+    arrivals: int = ARRIVALS,
+) -> list[Difference]:  # fmt: skip
+    """The differences of `steady`, what `serve` says at `rate`, from runs of as many `arrivals`."""
     options = _options(case)
-    most = flopwise.serve(case["model"], **options).estimate.requests_per_s
-    arrivals = min(arrivals, int(LONGEST_S * busy * most))
-    steady = flopwise.serve(case["model"], rate=busy * most, **options)
+    arrivals = min(arrivals, int(LONGEST_S * rate))
     made = [
-        flopwise.simulate(case["model"], rate=busy * most, requests=arrivals, seed=seed + run, **options).simulated
+        flopwise.simulate(case["model"], rate=rate, requests=arrivals, seed=seed + run, **options).simulated
         for run in range(runs)
     ]
     waits = steady.under_load
@@ -149,6 +160,12 @@ def opened(
             seen = float(of(np.concatenate(seconds)))
             found.append(Difference(name, load, f"{column[:4].upper()} {figure}", value, seen, error_frac))
     return found
+
+
+def answer_at(case: dict[str, Any], busy: float) -> tuple[float, ServeAnswer]:
+    """(requests/s at a share of what the deployment sustains, what `serve` says of it)."""
+    rate = busy * flopwise.serve(case["model"], **_options(case)).estimate.requests_per_s
+    return rate, flopwise.serve(case["model"], rate=rate, **_options(case))
 
 
 def _stated_error(answer: ServeAnswer) -> float:
@@ -192,10 +209,8 @@ def compared(name: str, case: dict[str, Any], load: float, *, arrivals: int = AR
         return []
     if isinstance(load, int):
         return closed(name, case, load)
-    most = flopwise.serve(case["model"], **_options(case)).estimate.requests_per_s
-    if not flopwise.serve(case["model"], rate=load * most, **_options(case)).keeps_up:
-        return []
-    return opened(name, case, load, arrivals=arrivals)
+    rate, steady = answer_at(case, load)
+    return _against_runs(name, case, load, rate, steady, arrivals=arrivals) if steady.keeps_up else []
 
 
 def main() -> None:

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 import yaml
 from export_samples import sample_export
+from fleet_samples import sample_fleet
 from kubernetes_api import kubernetes
 from validators import shell
 
-from flopwise.errors import InfeasibleError
+import flopwise
+from flopwise.errors import InfeasibleError, SpecError
 from flopwise.exports.emit import markdown_text, yaml_text
 from flopwise.exports.exported import Exported
 from flopwise.exports.fleet import FleetDeployment
@@ -180,3 +182,8 @@ def test_a_fleet_is_the_same_byte_for_byte() -> None:
     one = _fleet()
     _fleet.cache_clear()
     assert _fleet() == one
+
+
+def test_an_assessment_is_exported_from_the_folder_of_its_report() -> None:
+    with pytest.raises(SpecError, match="folder of its report"):
+        flopwise.export("bundle", sample_fleet().assessment)

@@ -11,7 +11,7 @@ import pytest
 
 from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fitting.measured import MeasuredRow, Measurements, probed_facts
-from flopwise.fitting.profile import MadeProfile, own_band, own_coverage, predicted_figures, write_profile
+from flopwise.fitting.profile import MadeProfile, own_band, own_coverage, predicted_figures
 from flopwise.fitting.refit import Refit, least_within_chance, no_worse, refits
 from flopwise.training.estimate import training_band
 from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
@@ -20,7 +20,7 @@ from probed_cpu import FAMILY, cpu_probe, cpu_rows, write_rows
 def probed() -> Facts:
     """The shipped facts with the probed CPU, whose profile is written."""
     given = Measurements(rows=(), probed=(probed_facts(cpu_probe()),), files=("probe.json",))
-    write_profile(MadeProfile.of(given, load_facts(), "cpu", "2026-11-22"), force=True)
+    MadeProfile.of(given, load_facts(), "cpu", "2026-11-22").write(force=True)
     return load_facts(None, "cpu")
 
 
@@ -145,7 +145,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> MadeProfile:
 def test_errors_left_out_become_the_interval_of_that_device_alone(learned: MadeProfile) -> None:
     [errors] = learned.profile.errors
     assert (errors.kind, errors.family, errors.rows, errors.left_out) == ("training", FAMILY, 12, "model")
-    write_profile(learned, force=False)
+    learned.write(force=False)
     bands = load_facts(None, "learned").calibration.errors
     assert errors.interval is not None
     assert bands[f"training@{FAMILY}"].high == pytest.approx(errors.interval)
@@ -159,7 +159,7 @@ def test_an_interval_of_own_runs_is_as_wide_as_measured_on_their_stack_and_wider
 ) -> None:
     [errors] = learned.profile.errors
     assert errors.interval is not None
-    write_profile(learned, force=True)
+    learned.write(force=True)
     facts = load_facts(None, "learned")
     row = cpu_rows(facts, {}, count=1)[0]
     assert errors.stacks == (row["software"],)
@@ -189,7 +189,7 @@ def test_a_profile_on_another_has_the_devices_of_both(facts: Facts) -> None:
     probe = cpu_probe()
     other = replace(probe, devices=tuple(replace(one, name="Another CPU") for one in probe.devices))
     given = Measurements(rows=(), probed=(probed_facts(other),), files=("other.json",))
-    write_profile(MadeProfile.of(given, facts, "two", "2026-11-22"), force=False)
+    MadeProfile.of(given, facts, "two", "2026-11-22").write(force=False)
     both, first = load_facts(None, "two"), facts.accelerator("here").name
     assert both.accelerator("here").name == "Another CPU probed"
     assert both.accelerator(first).peak == facts.accelerator(first).peak
@@ -197,7 +197,7 @@ def test_a_profile_on_another_has_the_devices_of_both(facts: Facts) -> None:
 
 
 def test_a_profile_on_another_keeps_what_it_does_not_move(facts: Facts, learned: MadeProfile) -> None:
-    write_profile(learned, force=False)
+    learned.write(force=False)
     assert learned.profile.based_on == "cpu"
     above = load_facts(None, "learned")
     assert above.accelerator("here").name == facts.accelerator("here").name

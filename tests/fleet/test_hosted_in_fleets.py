@@ -20,8 +20,9 @@ from flopwise.facts.catalog import Facts, load_facts
 from flopwise.fleet.assess import assess as assess_with_plans
 from flopwise.fleet.assessment import Assessment
 from flopwise.fleet.model import PlannedWorkload
+from flopwise.fleet.months import Z90
 from flopwise.fleet.offers import monthly_tokens
-from flopwise.fleet.outlook import Z90, scaled_workload
+from flopwise.fleet.outlook import scaled_workload
 from flopwise.fleet.planned import planned_workloads
 from flopwise.fleet.read import fleet_from
 from flopwise.fleet.spec import MonthSpreads, Quota

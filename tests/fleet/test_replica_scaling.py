@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flopwise.fleet.months import _row_bill
 from flopwise.fleet.option import ReplicaLoad
-from flopwise.fleet.outlook import _row_bill
 from flopwise.fleet.read import fleet_from
 from flopwise.search.service_machines import filled_frac, machines_needed, replica_machines
 

@@ -15,8 +15,8 @@ from flopwise.errors import SpecError
 from flopwise.fleet.assess import assess
 from flopwise.fleet.assessment import Allotment, Scenarios
 from flopwise.fleet.model import Platform
+from flopwise.fleet.months import PARTS, drawn_months
 from flopwise.fleet.option import ReplicaLoad
-from flopwise.fleet.outlook import PARTS, drawn_months
 from flopwise.fleet.read import fleet_from
 from flopwise.report.words import planned_text
 from named import FACTS

@@ -670,12 +670,10 @@ def test_where_none_fits_so_surely_the_fastest_that_a_plan_would_take_is_the_def
     assert found is not None
     assert found[2] == 0
 
-    def odds(layout: Layout) -> float:
-        return float(band.probability_at_most(float(step_memory(model, recipe, layout).total_bytes), hbm))
-
-    allowed = [layout for layout in layouts if odds(layout) >= defaults.CONFIDENCE]
-    assert max(map(odds, allowed)) < FITS_WITH
-    assert odds(found[0]) >= defaults.CONFIDENCE
+    odds = np.asarray(band.probability_at_most(needs, hbm))
+    allowed = [layouts[row] for row in np.flatnonzero(odds >= defaults.CONFIDENCE)]
+    assert odds.max() < FITS_WITH
+    assert band.probability_at_most(float(step_memory(model, recipe, found[0]).total_bytes), hbm) >= defaults.CONFIDENCE
     leanest = layouts[int(needs.argmin())]
     own_s, least_s, *others = (
         estimate(TrainJob(model=model, recipe=recipe, layout=one, cluster=tight)).step_s

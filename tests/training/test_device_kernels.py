@@ -18,7 +18,7 @@ from flopwise.search.layout_search import device_kernels
 from flopwise.search.plan_training import keep_kernels_together
 from flopwise.training import estimate as estimate_file
 from flopwise.training.blocks import Kernels, products_s
-from flopwise.training.estimate import keep_kernels, kept_kernels, single_inner
+from flopwise.training.estimate import keep_kernels, kept_kernels, single_inner, single_parts, single_table
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Inner, Layout
 from flopwise.training.step_table import step_table
@@ -99,6 +99,30 @@ def test_runs_of_one_recipe_are_evaluated_together_as_each_alone() -> None:
         found = kept_kernels(model, replace(recipe, global_batch=512), job.cluster.rates, inner)
         assert found is not None
         same(found, step_table(model, recipe, job.cluster.rates, job.cluster.fabric, inner, np.array([1])).kernels)
+
+
+def test_a_table_that_layouts_share_is_the_one_that_each_has_alone() -> None:
+    """To the last bit, whatever was estimated before: replicas, what they shard, schedules, chunks and recompute."""
+    estimate_file._kept_table.cache_clear()
+    model, recipe = load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64, stack="megatron-deepspeed")
+    more: list[dict[str, Any]] = [
+        {}, {"dp": 4, "zero": 1}, {"dp": 8, "zero": 3, "shard": 2}, {"schedule": 1}, {"interleave": 3},
+        {"recompute": 1}, {"recompute": 2, "recompute_every": 2}, {"recompute": 2, "recompute_first": 1},
+        {"recompute": 2, "recompute_first": 1, "interleave": 3}, {"stage_layers": (5, 7)},
+        {"stage_layers": (1, 3, 3, 5), "interleave": 2}, {"sequence_parallel": False}, {"offload_activations": True},
+        {"offload_activations": True, "interleave": 3, "schedule": 1}, {"dp": 2, "offload_optimizer": True},
+        {"offload_activations": True, "recompute": 2, "recompute_first": 1, "interleave": 3, "offload_layers": 1},
+    ]  # fmt: skip
+    shapes: list[dict[str, Any]] = [{"tp": 2, "pp": 2}, {"tp": 1, "pp": 2}, {"tp": 2, "pp": 2, "micro_batch": 2}]
+    for shape in shapes:
+        for one in more:
+            layout = Layout(**shape, **one)
+            job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=CLUSTERS[0])
+            alone = estimate_file._table(model, recipe, job.cluster, layout.at(0), None)
+            shared = single_table(job)
+            assert single_parts(shared, layout) == single_parts(alone, layout), (shape, one)
+            np.testing.assert_array_equal(shared.moved_bytes, alone.moved_bytes)
+    assert estimate_file._kept_table.cache_info().hits >= 3 * 5
 
 
 @pytest.mark.parametrize("rows", [1, 5, 20_000])

@@ -13,7 +13,7 @@ from flopwise.facts.catalog import load_facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.fitting.deployment import observed_profile
 from flopwise.fitting.measured import Measurements
-from flopwise.fitting.profile import CalibrationProfile, MadeProfile, free_name, write_profile
+from flopwise.fitting.profile import CalibrationProfile, MadeProfile, free_name
 from flopwise.keywords import takes
 from flopwise.options import BATCH, take
 from flopwise.serving.spec import ServingSpec
@@ -72,5 +72,5 @@ def calibrate(
         chosen = profile_name(name or Path(given.files[0]).stem)
         made = MadeProfile.of(given, load_facts(facts, calibration), chosen, date, advance)
     if not dry_run:
-        write_profile(made, force=force or calibration == chosen)
+        made.write(force=force or calibration == chosen)
     return made.profile

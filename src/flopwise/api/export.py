@@ -41,7 +41,20 @@ def export(
         >>> sorted(flopwise.export("torchrun", plan).files)
         [...'run.sh'...]
     """
-    from flopwise.exports.source import exported_source
+    from flopwise.errors import SpecError
+    from flopwise.exports.deployment import Deployment
+    from flopwise.exports.fleet import FleetDeployment
+    from flopwise.exports.targets import exported_assessment, exported_plan
+    from flopwise.fleet.assessment import ASSESSMENT_FILE, read_assessment
+    from flopwise.search.answer import Plan, read_plan
 
-    (own,) = take(settings, ExportSettings)
-    return exported_source(target, plan, rank, load_facts(facts, calibration), own)
+    (own,), known = take(settings, ExportSettings), load_facts(facts, calibration)
+    if isinstance(plan, str | Path) and not (Path(plan).is_dir() or Path(plan).name == ASSESSMENT_FILE):
+        plan = read_plan(plan)
+    if isinstance(plan, Plan):
+        return exported_plan(target, Deployment.of_rank(plan, rank, known, own))
+    if not isinstance(plan, str | Path):
+        raise SpecError("an assessment is exported from the folder of its report, where its plans are; give its path")
+    assessment, folder = read_assessment(plan), Path(plan) if Path(plan).is_dir() else Path(plan).parent
+    plans = {w.name: read_plan(folder / w.plan_file) for w in assessment.workloads if w.plan_file}
+    return exported_assessment(target, FleetDeployment.of(assessment, plans, known, own))

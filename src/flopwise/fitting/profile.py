@@ -156,6 +156,18 @@ class MadeProfile:
             profile=profile, files=profile_files(profile, facts, [*new.values()], devices, _bands(errors, date))
         )
 
+    def write(self, *, force: bool) -> Path:
+        """Write the profile's folder and return it; over one of the same name with `force` only.
+
+        Raises: SpecError: there is one of that name, or the folder cannot be written.
+        """
+        name, made = free_name(self.profile.name, force=force), self.files
+        folder = profiles.profiles_folder() / name
+        known = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE, ENGINES.file)
+        write_folder(folder, made, stale=lambda to: [n for n in known if n not in made and (to / n).is_file()])
+        load_facts(None, name)  # what could not be read would be told here, not by the next estimate
+        return folder
+
 
 def predicted_figures(rows: Sequence[MeasuredRow], facts: Facts) -> tuple[list[MeasuredFigure], Counter[str]]:
     """The figures that can be predicted, and the reasons why others cannot, with their counts."""
@@ -410,19 +422,6 @@ def free_name(name: str, *, force: bool) -> str:
             f"calibration profile {name!r} is there already; --force replaces it, --name gives another name"
         )
     return name
-
-
-def write_profile(made: MadeProfile, *, force: bool) -> Path:
-    """Write a profile's folder and return it; over one of the same name with `force` only.
-
-    Raises: SpecError: there is one of that name, or the folder cannot be written.
-    """
-    name = free_name(made.profile.name, force=force)
-    folder = profiles.profiles_folder() / name
-    known = (ACCELERATORS.file, ALIASES.file, ERRORS_FILE, ENGINES.file)
-    write_folder(folder, made.files, stale=lambda to: [n for n in known if n not in made.files and (to / n).is_file()])
-    load_facts(None, name)  # what could not be read would be told here, not by the next estimate
-    return folder
 
 
 def calibrations() -> list[CalibrationProfile]:

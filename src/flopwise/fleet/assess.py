@@ -20,10 +20,11 @@ from flopwise.fleet.assessment import Assessment, Binding, MonthlyCost, RulingPo
 from flopwise.fleet.autoscaling import scaling
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import Allocation, ChosenWorkload, PlannedWorkload, Platform
+from flopwise.fleet.months import forecast
+from flopwise.fleet.months import scenarios as drawn_scenarios
 from flopwise.fleet.offers import OwnOffer, allowed_devices, providers_with_tags, why_not_allowed
 from flopwise.fleet.option import monthly_option
-from flopwise.fleet.outlook import bindings, forecast, what_ifs
-from flopwise.fleet.outlook import scenarios as drawn_scenarios
+from flopwise.fleet.outlook import bindings, what_ifs
 from flopwise.fleet.planned import Search, planned_workloads, rented_purchases, run_searches, searched_workload
 from flopwise.fleet.program import GUARD_S
 from flopwise.fleet.provider_choice import provider_choices

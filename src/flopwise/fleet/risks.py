@@ -9,7 +9,7 @@ from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import Allotment, Month, MonthlyCost, Risk, Scenarios, WhatIf
 from flopwise.fleet.bill import SolvedFleet
 from flopwise.fleet.model import ChosenWorkload
-from flopwise.fleet.outlook import Z90
+from flopwise.fleet.months import Z90
 from flopwise.fleet.schedules import WeeklySchedule, most_at_once, slots
 from flopwise.fleet.spec import API
 from flopwise.search.replica import candidate_job

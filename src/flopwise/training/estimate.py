@@ -138,14 +138,23 @@ def single_table(job: TrainJob, like: StepTable | None = None) -> StepTable:
 
     `like`: an earlier table of the same job but for its links and what of its messages is hidden, whose kernels hold.
     """
-    parts = job.model, job.recipe, job.cluster, job.layout.at(0)  # in plain numbers
+    parts = job.model, job.recipe, job.cluster, _of_table(job.layout.at(0))  # in plain numbers
     table = _kept_table(*parts) if like is None else _table(*parts, like)
     return replace(table, jitter_frac=job.conditions.jitter_frac)
 
 
+def _of_table(layout: Layout) -> Layout:
+    """The layout as its step table has it: one replica, whatever replicas shard, whichever schedule they follow."""
+    chunks = layout.interleave if layout.recompute_first else 1
+    return replace(
+        layout, dp=1, zero=0, shard=0, schedule=0, recompute=0, interleave=chunks, offload_optimizer=False,
+        offload_parameters=False,
+    )  # fmt: skip
+
+
 @lru_cache(maxsize=KEPT_TABLES)
 def _kept_table(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout) -> StepTable:
-    """The step table of one layout, kept: links, levers and further questions about it read the same table."""
+    """The step table of layouts, kept: links, levers and further questions about one read the same table."""
     return _table(model, recipe, cluster, layout, None)
 
 
