@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwise.errors import InfeasibleError
+from flopwise.fleet.allocate import BudgetError
 from flopwise.fleet.model import Allocation, Budget, ProviderShare
 from flopwise.fleet.program import Program, Solution, solve
 from flopwise.fleet.spec import Backup, Quota
@@ -149,9 +150,16 @@ def test_backup_stands_with_another_provider() -> None:
     assert found.usd == pytest.approx(8 * 100 + 2 * 150)
 
 
-def test_a_budget_below_the_floor_says_the_floor() -> None:
-    with pytest.raises(InfeasibleError, match=r"at least \$800.*budget is \$500"):
-        allocate([option(0, "aws", 100, 8)], [demand("s")], replace(RULES, budget_per_month=500))
+@pytest.mark.parametrize("kg_usd", [0.0, 1.0])
+def test_a_budget_below_the_floor_says_the_floor(kg_usd: float) -> None:
+    """The error has the allocation without it, so that nobody solves that again."""
+    options, demands = [option(0, "aws", 100, 8), option(0, "gcp", 110, 8)], [demand("s")]
+    rules = replace(RULES, carbon_usd_per_kg=kg_usd)
+    with pytest.raises(BudgetError, match=r"at least \$800.*budget is \$500") as raised:
+        allocate(options, demands, replace(rules, budget_per_month=500))
+    free, found = allocate(options, demands, rules), raised.value.free
+    assert found is not None
+    assert (found.taken, found.usd, found.gap) == (free.taken, free.usd, free.gap)
 
 
 @pytest.mark.parametrize("kg_usd", [0.0, 1.0])

@@ -15,7 +15,7 @@ import numpy as np
 from flopwise.cost.kernels import EVEN, STREAMS
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import MEASURED_POWER, Rates
-from flopwise.values import replace
+from flopwise.values import kept_by_identity, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.software import TrainingStack
@@ -160,6 +160,7 @@ LIMITED = (RATES_OF_PRODUCTS, "attention_frac", "latent_prefill_frac")
 """Rates of matrix units in serving, which follow the clock."""
 
 
+@kept_by_identity(512)
 def limited_rates(rates: Rates) -> Rates:
     """`rates` of kernels alone, as they are under a power limit; unchanged where that costs nothing.
 

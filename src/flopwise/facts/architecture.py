@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 from typing import Literal
 
-from flopwise.values import dataclass, replace
+from flopwise.values import dataclass, kept_by_identity, replace
 
 Shard = Literal["", "column", "row"]
 """How tensor parallelism cuts a weight: not at all (every rank holds it), by its outputs, or by its inputs."""
@@ -228,11 +228,13 @@ class Stack:
         return 1 + sum(index in predicted for index in self.order) if predicted else 1
 
     @property
+    @kept_by_identity(64)
     def fewest_heads(self) -> int | None:
         """The fewest attention heads of a layer, not of an indexer (ranks may copy those); None without attention."""
         return min((item.heads for item in self.items if isinstance(item, Attend) and item.v_dim), default=None)
 
     @property
+    @kept_by_identity(64)
     def largest_experts(self) -> Experts | None:
         """The mixture with the most experts; None in a dense stack."""
         return max((i for i in self.items if isinstance(i, Experts)), key=lambda item: item.experts, default=None)

@@ -74,7 +74,9 @@ class UnfinishedSearchError(InfeasibleError):
 
 
 class BudgetError(InfeasibleError):
-    """The other policies cost more than the budget."""
+    """The other policies cost more than the budget; `free`: the allocation without it, where there is one."""
+
+    free: Allocation | None = None
 
 
 def allocation_problem(platform: Platform, items: Sequence[PlannedWorkload], facts: Facts) -> AllocationProblem:
@@ -143,9 +145,10 @@ def allocate(
     Raises: InfeasibleError: a workload has no option, or the policies contradict one another; says which.
     """
     budget = next((policy for policy in problem.policies if isinstance(policy, Budget)), None)
+    free: Allocation | None = None
     if budget is not None and budget not in without:
         free = _allocation_without(budget, problem, without, gap=gap, effort=effort, start=start, bound=bound)
-        if free is not None:
+        if free is not None and free.usd <= budget.usd:
             return free
     carried = {option.workload for option in problem.options}
     missing = [d.name for n, d in enumerate(problem.demands) if n not in carried]
@@ -166,7 +169,11 @@ def allocate(
         made, solution, tried = _with_traits_left_out(problem, made, solution, gap, effort)
         late |= solution.out_of_time
     if solution.columns is None:
-        made, columns = _nearest(problem, made, effort * STEP_FRAC, late=late)
+        try:
+            made, columns = _nearest(problem, made, effort * STEP_FRAC, late=late)
+        except BudgetError as error:
+            error.free = free
+            raise
         made, solution = _lean_solution(made, gap, effort * LATER_FRAC, columns)
         late |= solution.out_of_time
     if solution.columns is None:
@@ -181,7 +188,7 @@ def _allocation_without(
     budget: Budget, problem: AllocationProblem, without: frozenset[Policy], *, gap: float, effort: float,
     start: Allocation | None, bound: bool,
 ) -> Allocation | None:  # fmt: skip
-    """The allocation without a budget that it meets, which then changes nothing; None where there is none.
+    """The allocation without a budget, which changes nothing where that is met; None where there is none.
 
     Raises: BudgetError: no allocation can meet the budget; says what the least bill is.
     """
@@ -189,12 +196,12 @@ def _allocation_without(
         free = allocate(problem, without | {budget}, gap=gap, effort=effort, start=start, bound=bound)
     except InfeasibleError:  # the budget may be among what contradicts
         return None
-    if free.usd <= budget.usd:
-        return free
     floor = free.usd * (1.0 - free.gap)
     if not problem.rules.carbon_usd_per_kg and free.whole_traits and floor > budget.usd:
-        raise _budget_error(floor, budget)
-    return None
+        error = _budget_error(floor, budget)
+        error.free = free
+        raise error
+    return free
 
 
 def _with_traits_left_out(

@@ -180,6 +180,8 @@ def _less_bound(
         if lost and rules.shares:
             ways.append((replace(unbound, providers=None), f"{budget}; {without_shares}"))
     for fewer, warning in ways:
+        if fewer is unbound and isinstance(error, BudgetError) and error.free is not None:
+            return fewer, warning, error.free
         try:
             trial = allocation_problem(replace(platform, rules=fewer), items, facts)
             return fewer, warning, allocate(trial, bound=True)

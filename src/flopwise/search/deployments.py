@@ -707,8 +707,8 @@ def _memory_bytes(
     layout = ServingLayout(**{name: np.asarray(getattr(grid, name))[fit] for name in DEGREES})
     chunk = rank_budget(engine, engine.prefill_tokens, layout.dp) if engine.prefill_tokens else context
     steps = StepMemory(model, engine, chunk, context, layout, None, engine.profiles(kind))
-    working, unused = steps.working_bytes, cached * (1 - sizes / most)
-    resident_bytes: Floats = whole - working(most) + working(sizes) - unused
+    working = np.asarray(steps.working_bytes(np.concatenate([most[None], sizes])))
+    resident_bytes: Floats = whole - working[0] + working[1:] - cached * (1 - sizes / most)
     return resident_bytes
 
 

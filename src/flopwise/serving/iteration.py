@@ -272,6 +272,10 @@ class _KernelSums(NamedTuple):
         return _KernelSums(*map(add, self, other))
 
 
+UNASKED = _KernelSums(*(np.nan for _ in _KernelSums._fields))
+"""Sums that nobody asks for."""
+
+
 class StepTime(NamedTuple):
     """Seconds of one step on one replica and where they go; `floor_s` is the bound at datasheet rates.
 
@@ -566,8 +570,7 @@ class Runner:
         quantises = work.kind in PRODUCTS and precision(dtype).quantised and not self.engine.static_scales
         single = ((LAUNCHES.get(work.kind, 1.0) if self.engine.composed else 1.0) + quantises) * starts
         launches = single if work.kind in UNCOMPILED else single * self.engine.compiled_launch_frac
-        nothing = _KernelSums(*(np.nan for _ in _KernelSums._fields))
-        sums = nothing._replace(
+        sums = UNASKED._replace(
             seconds=kernel.seconds * starts, launches=launches, between=single * (work.kind in BETWEEN)
         )
         if load.only_seconds and not self.rates.is_host:  # whose host's own work waits for what is read (`cold_host`)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -262,15 +262,33 @@ def _expert_elements(model: Model, layout: ServingLayout) -> Floats:
     gpt_oss_triton_kernels_moe.py (OAITritonExperts: (M x topk, N / 2), and the rows that its second product scatters).
     Assumes: trtllm-gen's experts as Triton's; Marlin's, of devices without either, have the wider rows of other models.
     """
+    widths = _expert_widths(model)
+    if widths is None:
+        return 0.0
+    made, read = widths.made / np.asarray(layout.expert_tp), widths.read / np.asarray(layout.expert_tp)
+    rows = widths.result if model.checkpoint_format == MXFP4 else np.maximum(made, widths.result)
+    elements: Floats = widths.top_k * (rows + read)
+    return elements
+
+
+class _ExpertWidths(NamedTuple):
+    """Elements of a row of experts: what first products make, what last ones read and give; and experts of a token."""
+
+    made: int
+    read: int
+    result: int
+    top_k: int
+
+
+@kept_by_identity(512)
+def _expert_widths(model: Model) -> _ExpertWidths | None:
+    """The widths of a model's experts; None without any."""
     experts = [item for item in model.stacks[0].items if isinstance(item, Experts)]
     first, last = ([item for item in experts if item.shard == shard] for shard in ("column", "row"))
     if not first or not last:
-        return 0.0
-    made = max(item.outputs for item in first) / np.asarray(layout.expert_tp)
-    read = max(item.inputs for item in last) / np.asarray(layout.expert_tp)
-    rows = last[0].outputs if model.checkpoint_format == MXFP4 else np.maximum(made, last[0].outputs)
-    elements: Floats = last[0].top_k * (rows + read)
-    return elements
+        return None
+    made, read = max(item.outputs for item in first), max(item.inputs for item in last)
+    return _ExpertWidths(made, read, last[0].outputs, last[0].top_k)
 
 
 @kept_by_identity(512)
