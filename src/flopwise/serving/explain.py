@@ -430,7 +430,7 @@ class _ServingTree:
 
     def _energy(self, name: str, joules: float) -> Figure:
         whole = sum(seconds for _, seconds in self.estimate.breakdown)
-        parts = {name: seconds / whole for name, seconds in self.estimate.breakdown}
+        parts = {name: seconds / whole * self.estimate.running_frac for name, seconds in self.estimate.breakdown}
         compute = parts["compute"] + parts.get(_CONVERSION, 0.0)
         memory, messages = parts["memory bandwidth"], parts["communication"]
         limit_w = number(self.device.datasheet("tdp_w", "W").value)
