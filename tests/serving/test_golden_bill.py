@@ -123,7 +123,7 @@ def test_joules_follow_what_the_step_is_busy_with() -> None:
 
 
 def test_devices_idle_where_nobody_is_in_flight() -> None:
-    """A request a minute of about a second: steps run in 1 - exp(-L) of the time, L in flight on average (M/G/infinity);
+    """A request a minute of about a second: steps run in 1 - exp(-L) of the time, L in flight on average (M/G/inf);
     in the rest devices draw 0.10 of their 700 W, and their hosts half of it as always."""
     found = estimate(plain_job(arrivals_per_s=1 / 60, layout=ServingLayout(tp=2)))
     running = found.running_frac
