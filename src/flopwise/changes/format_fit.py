@@ -77,7 +77,7 @@ class FormatFit:
                 "weights_bytes longest_context most_requests tokens_per_s=service.output_tokens_per_s.value "
                 "tokens_per_s_low=service.output_tokens_per_s.low tokens_per_s_high=service.output_tokens_per_s.high "
                 "ttft_s=service.ttft_s.value tpot_s=service.tpot_s.value service.requests_per_s "
-                "service.usd_per_million_output_tokens quality",
+                "service.usd_per_million_input_tokens service.usd_per_million_output_tokens quality",
             ),
         }
 
@@ -252,6 +252,7 @@ def _notes(service: ServeEstimate | None) -> tuple[str, ...]:
 FORMAT_FIGURES = {
     "memory per GPU": "memory", "chance to fit": "chance to fit", "maximum concurrency": "requests at once",
     "throughput": "tokens/s", "TTFT": "TTFT", "TPOT": "TPOT",
+    "cost per million input tokens": "cost per million input tokens",
     "cost per million output tokens": "cost per million output tokens",
 }  # fmt: skip
 """Figures of a service and of its memory that a row of `fit` shows: their names, and those of the columns."""

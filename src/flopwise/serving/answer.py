@@ -305,8 +305,10 @@ class ServeAnswer(Result):
         decodes = estimate.tpot_s is not None and estimate.output_tokens_per_s is not None
         token_usd = estimate.usd_per_million_output_tokens
         usd = format_cost(self.usd_per_million_requests if token_usd is None else token_usd)
-        inputs = "requests" if decodes else "inputs"
-        paid = f"; {usd} per million {inputs if token_usd is None else 'output tokens'}" if usd else ""
+        paid = f"; {usd} per million {'requests' if decodes else 'inputs'}" if usd else ""
+        if token_usd is not None:
+            read = format_cost(estimate.usd_per_million_input_tokens)
+            paid = f"; {f'{read} per million input and ' if read else ''}{usd} per million output tokens"
         if load is not None:
             first = f"{'TTFT' if decodes else 'latency'} {format_seconds(load.ttft_s['p95'])}"
             seen = f"{first} {format_interval(*load.ends('ttft_s', 'p95'), format_seconds)}"
