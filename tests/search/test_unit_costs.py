@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flopwise import plan, train
-from flopwise.cost.money import unit_usd
+from flopwise.cost.money import commitment_note, unit_usd
 from flopwise.search.workload import resolve
 
 SERVICE: dict[str, Any] = {
@@ -59,3 +59,24 @@ def test_train_and_plan_say_them() -> None:
     assert found.unit_usd["hour"] == pytest.approx(run.cost_usd / (run.start_s + run.seconds) * 3600)
     best = plan(SERVICE | {"constraints": {"gpus": ["L4"]}, "simulate": False}).plans[0]
     assert best.unit_usd["million_requests"] == pytest.approx(best.cost_usd / 52.56)
+
+
+def test_a_run_on_reserved_machines_says_what_the_reservation_costs() -> None:
+    """Three years of 8,760 hours at two dollars are $52,560, whatever a run of a day takes of them."""
+    assert commitment_note("reserved_3y", 2.0, 86_400) == "the reservation costs $52,560 in its 3 years, used or not"
+    assert commitment_note("reserved_1y", 2.0, 86_400) == "the reservation costs $17,520 in its year, used or not"
+    assert not commitment_note("reserved_1y", 2.0, 8_760 * 3_600)
+    assert not commitment_note("on_demand", 2.0, 86_400)
+    run: dict[str, Any] = {"gpu": "a100-80gb", "gpus": 8, "provider": "aws"}
+    for model, length in (("Llama-3.1-8B", {"tokens": "1B"}), ("resnet50", {"samples": "1M"})):
+        said = [train(model, **run, **length, purchase=how).assumptions for how in ("reserved_1y", "on_demand")]
+        assert [sum("the reservation costs $" in text for text in texts) for texts in said] == [1, 0]
+
+
+def test_a_plan_on_reserved_machines_says_what_the_reservation_costs() -> None:
+    few = {"providers": ["aws"], "gpus": ["l40s"], "purchase": ["reserved_1y"]}
+    tuning = {"model": "Llama-3.1-8B", "task": "finetune", "method": {"kind": "lora"}, "data": {"tokens": "50M"}}
+    best = plan({**tuning, "constraints": few}).plans[0]
+    assert f"the reservation costs ${best.usd_per_hour * 8_760:,.0f} in its year, used or not" in best.price_note
+    service = plan({**SERVICE, "constraints": few, "simulate": False}).plans[0]
+    assert "reservation" not in service.price_note, "a month pays for all of its hours"
