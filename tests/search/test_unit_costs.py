@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from flopwise import plan, train
+from flopwise import fit, instances, plan, serve, simulate, train
+from flopwise.changes.explanation import answer_figure
 from flopwise.cost.money import commitment_note, unit_usd
+from flopwise.provenance import walk
 from flopwise.search.workload import resolve
 
 SERVICE: dict[str, Any] = {
@@ -71,6 +74,32 @@ def test_a_run_on_reserved_machines_says_what_the_reservation_costs() -> None:
     for model, length in (("Llama-3.1-8B", {"tokens": "1B"}), ("resnet50", {"samples": "1M"})):
         said = [train(model, **run, **length, purchase=how).assumptions for how in ("reserved_1y", "on_demand")]
         assert [sum("the reservation costs $" in text for text in texts) for texts in said] == [1, 0]
+
+
+def test_idle_accelerators_of_whole_machines_are_paid_and_told_by_every_command() -> None:
+    """An A100 of Amazon's machines of eight: `serve` paid for eight without a word, `simulate` and `fit` for one."""
+    rented: dict[str, Any] = {"gpu": "a100-80gb", "provider": "aws"}
+    [price] = {o.on_demand_usd_per_hour for o in instances(gpu="a100-80gb", provider="aws", region="us-east-1")}
+    idle = "machines are rented whole: 7 of the 8 accelerators that are paid for stand idle"
+    served, simulated = (ask("Llama-3.1-8B", **rented, rate=1) for ask in (serve, partial(simulate, requests=20)))
+    fitted = fit("Llama-3.1-8B", **rented, formats="bf16")
+    trained = train("Llama-3.1-8B", **rented, lora=16, tokens="1B")
+    service = fitted.formats[0].service
+    assert service is not None
+    assert service.usd_per_hour == served.estimate.usd_per_hour == simulated.usd_per_hour == pytest.approx(price)
+    assert trained.unit_usd["hour"] == pytest.approx(price, rel=1e-4)  # billed by whole seconds
+    for answer in (served, simulated, fitted, trained):
+        assert idle in answer.assumptions
+    tree = answer_figure(served)
+    [hourly] = {one.value: one for one in walk(tree) if one.name == "cost per hour"}.values()
+    assert {one.name: one.value for one in hourly.inputs}["GPUs that are paid for"] == 8
+    for count in (3, 8):
+        here = serve("Llama-3.1-8B", **rented, gpus=count, rate=1)
+        there = simulate("Llama-3.1-8B", **rented, replicas=count, rate=1, requests=20)
+        assert here.estimate.usd_per_hour * count == pytest.approx(price)
+        assert there.usd_per_hour == pytest.approx(price)
+        assert any("stand idle" in text for text in there.assumptions) == (count == 3)
+    assert not any("stand idle" in text for text in serve("Llama-3.1-8B", gpu="a100-80gb").assumptions)
 
 
 def test_a_plan_on_reserved_machines_says_what_the_reservation_costs() -> None:

@@ -34,6 +34,13 @@ def run_usd(seconds: Floats, usd_per_hour: Floats) -> Floats:
     return seconds / HOUR_S * usd_per_hour
 
 
+def idle_note(paid: float | None, used: float, times: int = 1) -> tuple[str, ...]:
+    """An assumption on accelerators that are paid for but not used, `times` so many; none where there are none."""
+    idle = 0 if paid is None else round((paid - used) * times)
+    whole = f"{idle:,} of the {idle + round(used * times):,} accelerators that are paid for stand idle"
+    return (f"machines are rented whole: {whole}",) if idle > 0 else ()
+
+
 RESERVED_YEARS = {"reserved_1y": 1, "reserved_3y": 3}
 
 
