@@ -35,7 +35,10 @@ def run_usd(seconds: Floats, usd_per_hour: Floats) -> Floats:
 
 
 def idle_note(paid: float | None, used: float, times: int = 1) -> tuple[str, ...]:
-    """An assumption on accelerators that are paid for but not used, `times` so many; none where there are none."""
+    """An assumption on accelerators that are paid for but not used, `times` so many; none where there are none.
+
+    Source: arithmetic. Assumes: clouds rent whole machines.
+    """
     idle = 0 if paid is None else round((paid - used) * times)
     whole = f"{idle:,} of the {idle + round(used * times):,} accelerators that are paid for stand idle"
     return (f"machines are rented whole: {whole}",) if idle > 0 else ()
@@ -45,7 +48,7 @@ RESERVED_YEARS = {"reserved_1y": 1, "reserved_3y": 3}
 
 
 def commitment_note(purchase: str, usd_per_hour: float | None, seconds: float) -> str:
-    """What a reservation of `usd_per_hour` costs in its whole term; "" for other purchases, and runs as long as it.
+    """The cost of a whole reservation of `usd_per_hour` in words; "" for other purchases, and for runs as long as it.
 
     Source: AWS, Google Cloud and Azure bill each hour of the term, used or not. Assumes: nothing is sold on.
     """
