@@ -138,7 +138,7 @@ class StepRun:
         seconds, node = self.start_s + self.seconds, cluster.gpus_per_node
         whole = commitment_note(cluster.purchase, self.cost_usd * HOUR_S / seconds, seconds)
         reserved = (f"{whole}; the cost is that of the hours of the run",) if whole else ()
-        return (*idle_note(num_instances(gpus, node) * node, gpus), *reserved)
+        return (*idle_note(float(num_instances(gpus, node)) * node, gpus), *reserved)
 
     def document(self, unit_costs: Mapping[str, float], band: ErrorBand) -> dict[str, Any]:
         """The run as the JSON that scripts rely on."""
