@@ -67,3 +67,15 @@ def test_rates_of_arrivals_have_no_powers_of_ten() -> None:
     assert units.format_arrivals(1e9) == "1.00 B requests/s"
     assert units.format_arrivals(2500.0) == "2,500 requests/s"
     assert units.format_arrivals(1.0, "session") == "1 session/s"
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "5/s", "5 rps", "5QPS", "5 req/s", "300 requests/min", "300 requests per minute", "18k/hour"]
+)
+def test_a_rate_of_requests_as_people_write_it(text: str) -> None:
+    assert units.parse_rate(text) == pytest.approx(5.0)
+
+
+def test_a_rate_that_is_none_says_how_one_is_written() -> None:
+    with pytest.raises(SpecError, match=r"unknown unit '/fortnight' .*; a rate is per second, or such as 500/min"):
+        units.parse_rate("5/fortnight")

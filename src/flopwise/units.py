@@ -35,7 +35,9 @@ _SECONDS = {
 }  # fmt: skip
 _COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "mil": 1e6, "b": 1e9, "bn": 1e9, "g": 1e9, "t": 1e12, "tn": 1e12, "q": 1e15, "p": 1e15, "e": 1e18}  # fmt: skip  # noqa: E501
 _COUNTED_NAME = re.compile(r"\s*(\d{1,7})\s*x\s*(?=\S)", re.IGNORECASE)
-_RATE_SUFFIX = re.compile(r"(?:/|\s*per\s*)\s*(s|sec|second|m|min|minute|h|hr|hour|d|day|w|week)$")
+_RATE_SUFFIX = re.compile(
+    r"\s*(?:(?:req|requests?)?\s*(?:/|per)\s*(s|sec|second|m|min|minute|h|hr|hour|d|day|w|week)|[rq]ps)$", re.IGNORECASE
+)
 
 
 def _number_and_unit(value: object, what: str, example: str) -> tuple[float, str]:
@@ -110,13 +112,16 @@ def parse_seconds(value: object, what: str = "time") -> float:
 
 
 def parse_rate(value: object, what: str = "rate") -> float:
-    """Events per second: `20`, `20/s`, `10k/hour`.
+    """Events per second: `20`, `20/s`, `20 rps`, `10k requests/hour`.
 
     Raises: SpecError: not a finite number with a known suffix and unit of time.
     """
     if isinstance(value, str) and len(value) < 100 and (match := _RATE_SUFFIX.search(value.strip())):
-        return parse_count(value.strip()[: match.start()], what) / _SECONDS[match[1]]
-    return parse_count(value, what)
+        return parse_count(value.strip()[: match.start()], what) / _SECONDS[(match[1] or "s").lower()]
+    try:
+        return parse_count(value, what)
+    except SpecError as wrong:
+        raise SpecError(f"{wrong}; a rate is per second, or such as 500/min, 10k/hour, 20 rps") from None
 
 
 def parse_bytes_per_s(value: object, what: str = "bandwidth") -> float:

@@ -223,6 +223,7 @@ def test_each_figure_of_a_format_says_where_it_comes_from() -> None:
         for name, key in {
             "memory": "total_bytes", "chance to fit": "fits_probability", "longest context": "longest_context",
             "requests at once": "most_requests", "tokens/s": "tokens_per_s", "TTFT": "ttft_s", "TPOT": "tpot_s",
+            "cost per million input tokens": "usd_per_million_input_tokens",
             "cost per million output tokens": "usd_per_million_output_tokens",
         }.items():  # fmt: skip
             assert named[f"{name} in {row.weights}"] == pytest.approx(shown[key]), name

@@ -97,3 +97,9 @@ def test_instances_by_the_name_of_an_accelerator() -> None:
 def test_what_is_no_model_is_refused_with_what_is_one(ask: Any, given: object, named: str) -> None:
     with pytest.raises(SpecError, match=f"model: a name, a hub id, .* is needed, not {named}"):
         ask(given, gpu="h100")
+
+
+def test_a_model_may_be_a_path_as_well_as_its_text(llama: str) -> None:
+    for path in (Path(llama), Path(llama) / "config.json"):
+        assert flopwise.serve(path, gpu="h100").estimate == flopwise.serve(str(path), gpu="h100").estimate
+        assert flopwise.memory(path).per_gpu_bytes == flopwise.memory(str(path)).per_gpu_bytes

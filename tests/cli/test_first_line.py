@@ -46,7 +46,8 @@ def test_serve_says_speed_price_and_what_stands_in_the_way(run: Run) -> None:
     speed = f"1 x L40S serves {found['output_tokens_per_s']:,.0f} tokens/s (80 % interval: "
     assert first.startswith(speed)
     assert f"one every {units.format_seconds(found['tpot_s'])}, with 8 in flight" in first
-    assert first.endswith(f"; ${found['usd_per_million_output_tokens']:.2f} per million output tokens.")
+    read, made = (units.format_cost(found[f"usd_per_million_{kind}_tokens"]) for kind in ("input", "output"))
+    assert first.endswith(f"; {read} per million input and {made} per million output tokens.")
     first, found = answers(run, f"{line} --rate 2")
     load = found["under_load"]
     for name, text in (("ttft_s", "TTFT {} (80 % interval: {} to {})"), ("tpot_s", "TPOT {} ({} to {})")):

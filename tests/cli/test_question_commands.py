@@ -378,6 +378,14 @@ def test_explain_gives_the_tree_and_the_ranked_changes(document: Callable[[str],
     assert out.count("\n") < 120
 
 
+@pytest.mark.parametrize(("name", "shows"), [("fit", True), ("plan", True), ("gpus", False), ("nope", False)])
+def test_explain_of_another_command_says_whether_that_shows_its_own_tree(run: Run, name: str, *, shows: bool) -> None:
+    code, _, err = run(f"explain {name} Llama-3.1-8B")
+    assert code == 2
+    assert f"nothing to explain by the name '{name}'; allowed: train, serve, memory, or a MODEL" in err
+    assert (f"`flopwise {name} ... --explain`" in err) == shows
+
+
 @pytest.mark.parametrize("command", ["memory", "train", "serve"])
 def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str) -> None:
     line = f"{command} Llama-3.1-8B --gpu h100"

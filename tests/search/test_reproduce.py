@@ -163,6 +163,9 @@ def same_service(plan: Plan, one: Candidate, found: dict[str, Any]) -> None:
     percentile = next((p for held in targets.values() if isinstance(held, dict) for p in held), "p95")
     assert load["ttft_s"][percentile] == pytest.approx(figures["ttft_s"], rel=1e-6), one.reproduce
     assert load["utilisation_frac"] == pytest.approx(figures["busy_frac"], rel=1e-6), one.reproduce
+    if one.energy_joules is not None and not {"peak", "profile"} & {*plan.workload["traffic"]}:
+        month_j = found["joules_per_request"] * load["requests_per_s"] * 730 * 3600
+        assert month_j == pytest.approx(one.energy_joules, rel=0.15), one.reproduce
     sustained = load["requests_per_s"] / load["utilisation_frac"]
     assert sustained == pytest.approx(figures["requests_per_s_capacity"], rel=1e-6), one.reproduce
     if figures["tpot_s"] is not None:

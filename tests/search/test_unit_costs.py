@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from flopwise import plan, train
-from flopwise.cost.money import unit_usd
+from flopwise import fit, instances, plan, serve, simulate, train
+from flopwise.changes.explanation import answer_figure
+from flopwise.cost.money import commitment_note, unit_usd
+from flopwise.provenance import walk
 from flopwise.search.workload import resolve
 
 SERVICE: dict[str, Any] = {
@@ -59,3 +62,50 @@ def test_train_and_plan_say_them() -> None:
     assert found.unit_usd["hour"] == pytest.approx(run.cost_usd / (run.start_s + run.seconds) * 3600)
     best = plan(SERVICE | {"constraints": {"gpus": ["L4"]}, "simulate": False}).plans[0]
     assert best.unit_usd["million_requests"] == pytest.approx(best.cost_usd / 52.56)
+
+
+def test_a_run_on_reserved_machines_says_what_the_reservation_costs() -> None:
+    """Three years of 8,760 hours at two dollars are $52,560, whatever a run of a day takes of them."""
+    assert commitment_note("reserved_3y", 2.0, 86_400) == "the reservation costs $52,560 in its 3 years, used or not"
+    assert commitment_note("reserved_1y", 2.0, 86_400) == "the reservation costs $17,520 in its year, used or not"
+    assert not commitment_note("reserved_1y", 2.0, 8_760 * 3_600)
+    assert not commitment_note("on_demand", 2.0, 86_400)
+    run: dict[str, Any] = {"gpu": "a100-80gb", "gpus": 8, "provider": "aws"}
+    for model, length in (("Llama-3.1-8B", {"tokens": "1B"}), ("resnet50", {"samples": "1M"})):
+        said = [train(model, **run, **length, purchase=how).assumptions for how in ("reserved_1y", "on_demand")]
+        assert [sum("the reservation costs $" in text for text in texts) for texts in said] == [1, 0]
+
+
+def test_idle_accelerators_of_whole_machines_are_paid_and_told_by_every_command() -> None:
+    """An A100 of Amazon's machines of eight: `serve` paid for eight without a word, `simulate` and `fit` for one."""
+    rented: dict[str, Any] = {"gpu": "a100-80gb", "provider": "aws"}
+    [price] = {o.on_demand_usd_per_hour for o in instances(gpu="a100-80gb", provider="aws", region="us-east-1")}
+    idle = "machines are rented whole: 7 of the 8 accelerators that are paid for stand idle"
+    served, simulated = (ask("Llama-3.1-8B", **rented, rate=1) for ask in (serve, partial(simulate, requests=20)))
+    fitted = fit("Llama-3.1-8B", **rented, formats="bf16")
+    trained = train("Llama-3.1-8B", **rented, lora=16, tokens="1B")
+    service = fitted.formats[0].service
+    assert service is not None
+    assert service.usd_per_hour == served.estimate.usd_per_hour == simulated.usd_per_hour == pytest.approx(price)
+    assert trained.unit_usd["hour"] == pytest.approx(price, rel=1e-4)  # billed by whole seconds
+    for answer in (served, simulated, fitted, trained):
+        assert idle in answer.assumptions
+    tree = answer_figure(served)
+    [hourly] = {one.value: one for one in walk(tree) if one.name == "cost per hour"}.values()
+    assert {one.name: one.value for one in hourly.inputs}["GPUs that are paid for"] == 8
+    for count in (3, 8):
+        here = serve("Llama-3.1-8B", **rented, gpus=count, rate=1)
+        there = simulate("Llama-3.1-8B", **rented, replicas=count, rate=1, requests=20)
+        assert here.estimate.usd_per_hour * count == pytest.approx(price)
+        assert there.usd_per_hour == pytest.approx(price)
+        assert any("stand idle" in text for text in there.assumptions) == (count == 3)
+    assert not any("stand idle" in text for text in serve("Llama-3.1-8B", gpu="a100-80gb").assumptions)
+
+
+def test_a_plan_on_reserved_machines_says_what_the_reservation_costs() -> None:
+    few = {"providers": ["aws"], "gpus": ["l40s"], "purchase": ["reserved_1y"]}
+    tuning = {"model": "Llama-3.1-8B", "task": "finetune", "method": {"kind": "lora"}, "data": {"tokens": "50M"}}
+    best = plan({**tuning, "constraints": few}).plans[0]
+    assert f"the reservation costs ${best.usd_per_hour * 8_760:,.0f} in its year, used or not" in best.price_note
+    service = plan({**SERVICE, "constraints": few, "simulate": False}).plans[0]
+    assert "reservation" not in service.price_note, "a month pays for all of its hours"

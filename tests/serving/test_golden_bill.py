@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from plain_machine import (
     CHIP,
@@ -118,3 +120,27 @@ def test_joules_follow_what_the_step_is_busy_with() -> None:
     watts = 700.0 * ((busy + 0.10 * lines["host"]) / whole + 0.50) * 1.2
     assert found.joules_per_request == pytest.approx(2 * watts / found.requests_per_s, rel=1e-9)
     assert found.joules_per_output_token == pytest.approx(2 * watts / (found.requests_per_s * 256), rel=1e-9)
+
+
+def test_devices_idle_where_nobody_is_in_flight() -> None:
+    """A request a minute of about a second: steps run in 1 - exp(-L) of the time, L in flight on average (M/G/inf);
+    in the rest devices draw 0.10 of their 700 W, and their hosts half of it as always."""
+    found = estimate(plain_job(arrivals_per_s=1 / 60, layout=ServingLayout(tp=2)))
+    running = found.running_frac
+    assert running == pytest.approx(1 - math.exp(-found.e2e_s / 60), rel=0.05)
+    assert running < 0.1
+    lines = dict(found.breakdown)
+    whole = sum(lines.values())
+    busy = 0.95 * lines["compute"] + 0.65 * lines["memory bandwidth"] + 0.40 * lines["communication"]
+    drawn = running * (busy + 0.10 * lines["host"]) / whole + (1 - running) * 0.10
+    watts = 700.0 * (drawn + 0.50) * 1.2
+    assert found.joules_per_request == pytest.approx(2 * watts * 60, rel=1e-9)
+
+
+def test_half_a_user_keeps_a_replica_busy_half_of_the_time() -> None:
+    """One user of two replicas: each answers half as many requests, and draws its idle power between them."""
+    whole, half = (estimate(plain_job(concurrency=1, users=users)) for users in (1.0, 0.5))
+    assert whole.joules_per_request is not None
+    idle = 700.0 * (0.10 + 0.50) * 1.2 / whole.requests_per_s
+    assert half.requests_per_s == pytest.approx(whole.requests_per_s / 2)
+    assert half.joules_per_request == pytest.approx(whole.joules_per_request + idle, rel=1e-9)

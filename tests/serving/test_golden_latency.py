@@ -10,8 +10,8 @@ import pytest
 from plain_machine import ENGINE, plain_job, plain_runner, step_s
 
 from flopwise.facts.models.catalog import load_model
-from flopwise.serving.answer import _paid_gpus
 from flopwise.serving.closed_loop import closed_loop
+from flopwise.serving.deployment import paid_gpus
 from flopwise.serving.estimate import burst_per_s, estimate
 from flopwise.serving.iteration import Runner, whole_prompts
 from flopwise.serving.memory import ServingLayout
@@ -358,5 +358,5 @@ def test_replicas_pay_for_the_machines_that_they_stand_in() -> None:
     for tp, pp, paid in ((1, 1, 8 / 3), (2, 3, 8.0), (8, 2, 16.0)):
         job = plain_job(layout=ServingLayout(tp=tp, pp=pp))
         rented = replace(job, cluster=replace(job.cluster, offer=offer))
-        assert _paid_gpus(rented, 3) == pytest.approx(paid)
-    assert _paid_gpus(plain_job(), 3) is None
+        assert paid_gpus(rented, 3) == pytest.approx(paid)
+    assert paid_gpus(plain_job(), 3) is None

@@ -34,6 +34,20 @@ def latencies(most: int, per_s: float, fixed_s: float = FIXED_S) -> Array:
     return (done - came)[REQUESTS // 10 :]
 
 
+@pytest.mark.parametrize("load", [0.02, 0.1, 0.3, 0.5, 0.8])
+@pytest.mark.parametrize("most", [1, 4, 32, 512])
+def test_the_share_of_time_in_which_a_batch_runs_against_a_queue_in_plain_python(most: int, load: float) -> None:
+    batches = queue(most, load)
+    came = np.cumsum(np.random.default_rng(1).exponential(1.0 / batches.arrivals_per_s[0], REQUESTS))
+    free, idle_s, first = 0.0, 0.0, 0
+    while first < REQUESTS:
+        start = max(free, came[first])
+        last = min(int(np.searchsorted(came, start, side="right")), first + most)
+        idle_s += start - free
+        free, first = start + FIXED_S + last - first, last
+    assert float(batches.running_frac[0]) == pytest.approx(1.0 - idle_s / free, rel=0.03)
+
+
 @pytest.mark.parametrize("load", [0.1, 0.3, 0.5, 0.7, 0.8])
 @pytest.mark.parametrize("most", [4, 8, 32, 128, 512])
 def test_batches_of_what_waits_against_a_queue_in_plain_python(most: int, load: float) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from flopwise.changes.explanation import memory_figure
 from flopwise.changes.serving import runnable_formats
+from flopwise.cost.money import idle_note
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import Accelerator
@@ -23,7 +24,7 @@ from flopwise.origin import estimate_of
 from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Figure, fact, term
 from flopwise.results import Result, attributes
-from flopwise.serving.deployment import on_its_engine, replica_of
+from flopwise.serving.deployment import on_its_engine, paid_gpus, replica_of
 from flopwise.serving.estimate import estimate
 from flopwise.serving.explain import serve_figure
 from flopwise.serving.job import ServeEstimate, ServeJob
@@ -77,7 +78,7 @@ class FormatFit:
                 "weights_bytes longest_context most_requests tokens_per_s=service.output_tokens_per_s.value "
                 "tokens_per_s_low=service.output_tokens_per_s.low tokens_per_s_high=service.output_tokens_per_s.high "
                 "ttft_s=service.ttft_s.value tpot_s=service.tpot_s.value service.requests_per_s "
-                "service.usd_per_million_output_tokens quality",
+                "service.usd_per_million_input_tokens service.usd_per_million_output_tokens quality",
             ),
         }
 
@@ -176,7 +177,7 @@ class FitAnswer(Result):
             one = replace(spec, weights=name)
             try:
                 job, notes = replica_of(model, one, machines, TechniqueRequest(), source)
-                job = replace(job, input_tokens=context - made, output_tokens=made)
+                job = replace(job, input_tokens=context - made, output_tokens=made, paid_gpus=paid_gpus(job, 1))
                 rows.append(_format_fit(job, one, facts, context, notes))
             except MissingFactError as reason:
                 lacking.append(str(reason))
@@ -185,6 +186,8 @@ class FitAnswer(Result):
         rows.sort(key=lambda row: -row.weights_bytes)
         first = rows[0].memory
         assumed = [note for row in rows for note in (*row.notes, *row.memory.assumptions, *_notes(row.service))]
+        service = next((row.service for row in rows if row.service is not None), None)
+        paid = None if service is None else service.job.paid_gpus
         shape = f"{context - made:,} tokens in, {made:,} out" if made else f"{context:,} tokens an input"
         return cls(
             model=model, accelerator=cluster.accelerator, num_gpus=spec.num_gpus, layout=first.layout.text,
@@ -194,7 +197,7 @@ class FitAnswer(Result):
                 ("engine", f"{first.deployment.engine}" + (f"; KV cache {spec.kv_dtype or 'bf16'}" if made else "")),
                 ("a request", shape),
             ),
-            assumptions=tuple(dict.fromkeys((*assumed, *lacking))),
+            assumptions=tuple(dict.fromkeys((*assumed, *lacking, *idle_note(paid, spec.num_gpus)))),
         )  # fmt: skip
 
 
@@ -252,6 +255,7 @@ def _notes(service: ServeEstimate | None) -> tuple[str, ...]:
 FORMAT_FIGURES = {
     "memory per GPU": "memory", "chance to fit": "chance to fit", "maximum concurrency": "requests at once",
     "throughput": "tokens/s", "TTFT": "TTFT", "TPOT": "TPOT",
+    "cost per million input tokens": "cost per million input tokens",
     "cost per million output tokens": "cost per million output tokens",
 }  # fmt: skip
 """Figures of a service and of its memory that a row of `fit` shows: their names, and those of the columns."""

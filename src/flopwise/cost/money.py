@@ -9,7 +9,7 @@ import numpy as np
 
 from flopwise.errors import SpecError
 from flopwise.ops.types import Floats, Ints
-from flopwise.units import HOUR_S
+from flopwise.units import HOUR_S, HOURS_PER_MONTH, format_usd
 
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
@@ -32,6 +32,32 @@ def run_usd(seconds: Floats, usd_per_hour: Floats) -> Floats:
     Assumes: the price holds for the whole run.
     """
     return seconds / HOUR_S * usd_per_hour
+
+
+def idle_note(paid: float | None, used: float, times: int = 1) -> tuple[str, ...]:
+    """An assumption on accelerators that are paid for but not used, `times` so many; none where there are none.
+
+    Source: arithmetic. Assumes: clouds rent whole machines.
+    """
+    idle = 0 if paid is None else round((paid - used) * times)
+    whole = f"{idle:,} of the {idle + round(used * times):,} accelerators that are paid for stand idle"
+    return (f"machines are rented whole: {whole}",) if idle > 0 else ()
+
+
+RESERVED_YEARS = {"reserved_1y": 1, "reserved_3y": 3}
+
+
+def commitment_note(purchase: str, usd_per_hour: float | None, seconds: float) -> str:
+    """The cost of a whole reservation of `usd_per_hour` in words; "" for other purchases, and for runs as long as it.
+
+    Source: AWS, Google Cloud and Azure bill each hour of the term, used or not. Assumes: nothing is sold on.
+    """
+    years = RESERVED_YEARS.get(purchase, 0)
+    hours = 12.0 * HOURS_PER_MONTH * years
+    if usd_per_hour is None or seconds >= hours * HOUR_S:
+        return ""
+    term = "year" if years == 1 else f"{years} years"
+    return f"the reservation costs {format_usd(usd_per_hour * hours)} in its {term}, used or not"
 
 
 def billed_hours(hours: Floats, starts: Floats = 1.0, unit_s: Floats = 1.0, minimum_s: Floats = 0.0) -> Floats:

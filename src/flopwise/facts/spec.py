@@ -47,19 +47,20 @@ class SourceSpec(Spec):
 
         return load_facts(self.facts, self.calibration)
 
-    def model(self, model: Model | str) -> Model:
+    def model(self, model: Model | str | Path) -> Model:
         """`model` itself, or the one that it names.
 
         Raises: SpecError: no such model, or its configuration cannot be read.
         """
         if isinstance(model, Model):
             return model
+        model = str(model) if isinstance(model, Path) else model
         if not isinstance(model, str):
             taken = "a name, a hub id, a size, the path of a config.json, or a model that is loaded"
             raise SpecError(f"model: {taken} is needed, not {options.kind_of(model)}")
         return self.catalog.model(model, assume_family=self.assume_family, offline=self.offline)
 
-    def model_with_layers(self, model: Model | str) -> Model:
+    def model_with_layers(self, model: Model | str | Path) -> Model:
         """As `model`, one whose layers are known.
 
         Raises: SpecError: as `model`. MissingFactError: it has none, or only published figures are known.

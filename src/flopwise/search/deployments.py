@@ -828,6 +828,8 @@ def _arriving_columns(questions: Sequence[ReplicaQuestion], sized: Sequence[Size
     whole = wanted["latency"]
     further_s = (outputs - 1) * token_s[whole] if outputs > 1 else 0.0  # which may be without end
     busy = arrivals * ranks / capacity
+    usual = there if workload.peak == 1.0 else all_of.curves.at((arrivals / workload.peak)[all_of.gather])
+    running = 1.0 - (1.0 - all_of.rows(usual.running_frac)) ** ranks
     fetch_s = _column([one.fetch_s for one in sized], sized)
     columns = {
         "replicas": replicas,
@@ -838,7 +840,7 @@ def _arriving_columns(questions: Sequence[ReplicaQuestion], sized: Sequence[Size
         "requests_per_s": capacity,
         "tokens_per_s": np.full(batch.size, _mean_tokens_per_s(workload)),
         "busy_frac": busy,
-        "watts_frac": _watts_frac(all_of.decode, busy / workload.peak),
+        "watts_frac": _watts_frac(all_of.decode, running),
     }
     starts = zip([0, *all_of.ends], all_of.ends, strict=False)
     return [{name: values[start:end] for name, values in columns.items()} for start, end in starts]
@@ -909,7 +911,7 @@ def _pooled_columns(sized: SizedReplicas, question: ReplicaQuestion) -> dict[str
     further_s = (outputs - 1) * tpot_s[whole] if outputs > 1 else 0.0
     busy, gpus = arrivals / capacity, np.asarray(alone.layout.num_gpus)
     of_prompts = _watts_frac(pooled.pools.prompts.step, load.busy / workload.peak)
-    of_answers = _watts_frac(pooled.decode, busy / workload.peak)
+    of_answers = _watts_frac(pooled.decode, -np.expm1(-load.decoding * ranks / workload.peak))
     extra = job.techniques.prefill_gpus
     columns: dict[str, Any] = {
         "replicas": replicas,
@@ -1047,7 +1049,7 @@ def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion, step: Ste
     replicas = _on_whole_machines(replicas, batch, sized, question)
     percentiles = latency_percentiles(workload)
     if workload.requests_per_s is None:
-        busy = np.ones(batch.size)
+        busy = running = np.ones(batch.size)
         first = whole = machine.engine.request_s + service
         total = replicas * capacity
     else:
@@ -1058,6 +1060,7 @@ def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion, step: Ste
         seen = {p: one_pass_latency_s(machine.engine, batches, workload.input_tokens, p) for p in {*wanted}}
         first, whole = (seen[p] for p in wanted)
         total = np.full(batch.size, workload.requests_per_s / workload.peak)
+        running = batches._replace(arrivals_per_s=arrivals / workload.peak).running_frac
     return {
         "replicas": replicas,
         "ttft_s": first,
@@ -1067,7 +1070,7 @@ def _one_pass_columns(sized: SizedReplicas, question: ReplicaQuestion, step: Ste
         "requests_per_s": capacity,
         "tokens_per_s": total * workload.input_tokens,
         "busy_frac": busy,
-        "watts_frac": _watts_frac(step, busy / workload.peak),
+        "watts_frac": _watts_frac(step, running),
     }
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flopwise.cost.energy import start_joules
 from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.money import commitment_note
 from flopwise.facts.offers import Offer
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, Priced
@@ -206,10 +207,18 @@ class PlanOption(ABC):
             energy_joules=energy if np.isfinite(energy) else None,
             meets={name: round(float(p[row]), 4) for name, p in odds.items()}, figures=self.figures(row),
             memory_bytes=float(self.memory_bytes[row]), capacity_bytes=float(device.hbm_bytes),
-            **price_facts(offer, self.priced.purchase, int(self.instances[row])),
+            **price_facts(offer, self.priced.purchase, int(self.instances[row])) | self._commitment(row),
             shortfall={n: float(v[row]) for n, v in self.shortfalls.items() if n in odds or v[row] > 1},
         )  # fmt: skip
         return self.error_ends(row, made).onto(made)
+
+    def _commitment(self, row: int) -> dict[str, str]:
+        """The remarks on the price of a run, which pays for its hours of a reservation alone."""
+        if self.workload.task in ("serve", "encode"):
+            return {}
+        priced, seconds = self.priced, float(self.start_s[row] + self.seconds[row])
+        whole = commitment_note(priced.purchase, float(self.usd_per_hour[row]), seconds)
+        return {"price_note": ", ".join(filter(None, [priced.offer.price_note(priced.purchase), whole]))}
 
 
 def price_facts(offer: Offer, purchase: str, instances: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from flopwise.cost.money import num_instances, usd_per_million_tokens
+from flopwise.cost.money import idle_note, usd_per_million_tokens
 from flopwise.cost.quick import QuickFormula
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import InfeasibleError, SpecError
@@ -23,6 +23,7 @@ from flopwise.pictures import BarPicture, Picture
 from flopwise.provenance import Kind
 from flopwise.results import Result, attributes, entries, notes
 from flopwise.serving.closed_loop import closed_loop_text
+from flopwise.serving.deployment import paid_gpus
 from flopwise.serving.disaggregated import disaggregated_percentiles
 from flopwise.serving.estimate import (
     SHORT_ANSWER,
@@ -248,7 +249,10 @@ class ServeAnswer(Result):
         ends = interval_notes(job, result.ttft_s.band) if answers else ()
         steps = (step_limit_text(job),) if job.decodes and not job.static else ()
         notes += (*request_notes, *steps, *result.assumptions, *ends, *memory.assumptions, *_unsupported_notes(job))
-        notes += tuple(_host_notes(job, replicas, question.machines, facts))
+        notes += (
+            *_host_notes(job, replicas, question.machines, facts),
+            *idle_note(job.paid_gpus, job.num_gpus, replicas),
+        )
         return ServeAnswer(
             estimate=result,
             machines=question.machines,
@@ -305,8 +309,10 @@ class ServeAnswer(Result):
         decodes = estimate.tpot_s is not None and estimate.output_tokens_per_s is not None
         token_usd = estimate.usd_per_million_output_tokens
         usd = format_cost(self.usd_per_million_requests if token_usd is None else token_usd)
-        inputs = "requests" if decodes else "inputs"
-        paid = f"; {usd} per million {inputs if token_usd is None else 'output tokens'}" if usd else ""
+        paid = f"; {usd} per million {'requests' if decodes else 'inputs'}" if usd else ""
+        if token_usd is not None:
+            read = format_cost(estimate.usd_per_million_input_tokens)
+            paid = f"; {f'{read} per million input and ' if read else ''}{usd} per million output tokens"
         if load is not None:
             first = f"{'TTFT' if decodes else 'latency'} {format_seconds(load.ttft_s['p95'])}"
             seen = f"{first} {format_interval(*load.ends('ttft_s', 'p95'), format_seconds)}"
@@ -526,7 +532,7 @@ def _loaded_replica(
         job, input_tokens=inputs, output_tokens=outputs, static=question.static,
         concurrency=None if in_flight is None else max(1, -(-in_flight // replicas)),
         users=None if in_flight is None else in_flight / replicas,
-        arrivals_per_s=None if rate is None else rate / replicas, paid_gpus=_paid_gpus(job, replicas),
+        arrivals_per_s=None if rate is None else rate / replicas, paid_gpus=paid_gpus(job, replicas),
         requests=request.requests, policy=queue.policy, preempt=queue.preempt, priorities=queue.priorities or (),
     )  # fmt: skip
     if rate is not None and not loaded.decodes:
@@ -578,23 +584,6 @@ def _check_queue(question: ServeQuestion, *, decodes: bool) -> None:
         raise OptionError(name, "a fixed batch, or a model that answers in one pass, has no queue: leave it out")
     if request.rate is None and request.concurrency is None and request.requests is None:
         raise OptionError(name, "needs a load: give --rate, --concurrency or --requests")
-
-
-def _paid_gpus(job: ServeJob, replicas: int) -> float | None:
-    """Accelerators that each replica pays for, those that idle in its instances included; None without an offer.
-
-    Source: arithmetic; clouds rent whole machines. Assumes: a replica has machines of its own, or a share of one; where
-    pools have servers of their own, those of several replicas share machines.
-    """
-    if job.cluster.offer is None:
-        return None
-    node = job.cluster.gpus_per_node
-    packed = node // job.num_gpus
-    if job.split and not packed:
-        machines = num_instances(replicas * job.num_gpus, node)
-    else:
-        machines = num_instances(replicas, packed) if packed else replicas * num_instances(job.num_gpus, node)
-    return float(machines * node / replicas)
 
 
 def _batch_at_rate(job: ServeJob) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from flopwise.cost.money import num_instances
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts import defaults
@@ -100,6 +101,25 @@ def on_its_engine(
         spec = replace(spec, kv_dtype=FP8)
         cached = (f"KV cache in {FP8}, as {engine.name} keeps it for {model.name} unless --kv-dtype says otherwise",)
     return spec, (*published, *((assumed,) if assumed else ()), *cached)
+
+
+def paid_gpus(job: ServeJob, replicas: int, gpus: int | None = None) -> float | None:
+    """Accelerators that each replica pays for, those that idle in its instances included; None without an offer.
+
+    `gpus`: those that a replica uses; None: all of the job's, pools included.
+
+    Source: arithmetic; clouds rent whole machines. Assumes: a replica has machines of its own, or a share of one; where
+    pools have servers of their own, those of several replicas share machines.
+    """
+    if job.cluster.offer is None:
+        return None
+    node, gpus = job.cluster.gpus_per_node, gpus or job.num_gpus
+    packed = node // gpus
+    if job.split and not packed:
+        machines = num_instances(replicas * gpus, node)
+    else:
+        machines = num_instances(replicas, packed) if packed else replicas * num_instances(gpus, node)
+    return float(machines * node / replicas)
 
 
 def own_cache(engine: Engine, model: Model) -> str:

@@ -306,13 +306,14 @@ class PooledReplicas(NamedTuple):
         for name in names:
             wait_s = percentile_wait_s(name, mean_s, waits)
             figures[name] = Percentile(ahead_s + wait_s, percentile_tpot_s(job, at(name), middle_s, name))
-        return PooledLoad(busy, figures)
+        return PooledLoad(busy, decoding, figures)
 
 
 class PooledLoad(NamedTuple):
     """The load of replicas with prefill pools: shape of their table."""
 
     busy: Array  # share of their time that prefill instances work
+    decoding: Array  # sequences at once
     percentiles: dict[str, Percentile]
 
 

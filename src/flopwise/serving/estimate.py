@@ -219,10 +219,13 @@ def estimate(
     if burst is not None:
         per_s = burst_rate(job, machine, memory, burst)
         run = RunMeans(_number(steady.ttft_s) + waiting_s, _number(steady.tpot_s), per_s)
-    sustained_per_s = None
-    if job.arrivals_per_s is not None and job.requests is None and not job.techniques.prefill_gpus:
-        sustained_per_s = known.curves.most_per_s * int(job.layout.dp)
-    return _decoder_estimate(job, machine, memory, steady, waiting_s, run, sustained_per_s)
+    sustained_per_s, running = None, min(1.0, job.users or 1.0)
+    if job.arrivals_per_s is not None and not job.techniques.prefill_gpus:
+        ranks = int(job.layout.dp)
+        sustained_per_s = known.curves.most_per_s * ranks if job.requests is None else None
+        alone = known.curves.at(np.array([[job.arrivals_per_s / ranks]])).running_frac
+        running = 1.0 - (1.0 - _number(alone)) ** ranks
+    return _decoder_estimate(job, machine, memory, steady, waiting_s, run, sustained_per_s, running)
 
 
 def burst_per_s(
@@ -441,7 +444,7 @@ def _number(value: object) -> float:
 
 def _decoder_estimate(
     job: ServeJob, machine: Runner, memory: ServingMemory, steady: Steady, waiting_s: float, run: RunMeans | None,
-    sustained_per_s: float | None,
+    sustained_per_s: float | None, running_frac: float,
 ) -> ServeEstimate:  # fmt: skip
     share = _number(steady.prefill_share)
     step = _mean_step(steady, share)
@@ -480,6 +483,7 @@ def _decoder_estimate(
         sustained_per_s=sustained_per_s,
         concurrency=decoding,
         prefill_frac=min(1.0, on_prompts),
+        running_frac=running_frac,
     )
 
 
@@ -500,7 +504,7 @@ def _encoder_estimate(
         _number(machine.engine.request_s + step.seconds * max(concurrency / batch, 1.0)),
         float(step.floor_s),
     )
-    ranks, least_s = int(job.layout.dp), floor_s
+    ranks, least_s, running = int(job.layout.dp), floor_s, 1.0
     inputs, rate = batch * ranks, batch * ranks / float(step.seconds)
     if job.concurrency is not None and not job.static:  # the machine waits while few are handed over
         rate = min(rate, concurrency * ranks / (machine.engine.request_s + float(step.seconds)))
@@ -509,7 +513,7 @@ def _encoder_estimate(
         batches = waiting_batches(job, machine)
         rate = sustained_per_s = _number(batches.sustained_per_s) * ranks
         if job.arrivals_per_s < rate:
-            rate = job.arrivals_per_s
+            rate, running = job.arrivals_per_s, _number(batches.running_frac)
             latency_s = _number(one_pass_latency_s(machine.engine, batches, job.input_tokens, "mean"))
         alone = machine.step(whole_prompts(job.model, 1.0, job.input_tokens), job.layout)
         least_s = min(floor_s, _number(alone.floor_s))  # of those that find nobody else
@@ -519,7 +523,7 @@ def _encoder_estimate(
     return _serve_estimate(
         job, memory, step, ttft_s=latency_s, least_ttft_s=least_s, tpot_s=None, least_tpot_s=None, e2e_s=latency_s,
         requests_per_s=rate, most_per_s=max(inputs / floor_s, rate), sustained_per_s=sustained_per_s,
-        concurrency=inputs, prefill_frac=1.0,
+        concurrency=inputs, prefill_frac=1.0, running_frac=running,
     )  # fmt: skip
 
 
@@ -573,6 +577,7 @@ def _serve_estimate(
     sustained_per_s: float | None,  # of requests that arrive at a rate, however fast they come
     concurrency: float,
     prefill_frac: float,
+    running_frac: float,
 ) -> ServeEstimate:
     """The estimate of a replica, from what the queue model says of all its attention replicas together."""
     rate, lines, gpus, ranks = requests_per_s, step_lines(step), job.num_gpus, int(job.layout.dp)
@@ -594,7 +599,7 @@ def _serve_estimate(
     elif job.concurrency == 1 and job.requests is None:  # one answer after another: as long as each takes
         high = min(rate * e2e_s / e2e_low, max(rate, most_per_s))
         throughput = replace(throughput, low=rate * e2e_s / e2e_high, high=high)
-    joules, rates = _joules(job, step, gpus), job.cluster.rates
+    joules, rates = _joules(job, step, gpus, running_frac), job.cluster.rates
     peak = rates.peak_flops_per_s(product_path(job.model, job.weights, rates).dtype)  # of the matrix products
     return ServeEstimate(
         job=job,
@@ -618,6 +623,7 @@ def _serve_estimate(
         mfu_frac=_number(step.flops) / (_number(step.seconds) * peak),
         usd_per_hour=hourly,
         prefill_frac=prefill_frac,
+        running_frac=running_frac,
         usd_per_million_output_tokens=_price(hourly, 1.0 - prefill_frac, rate * outputs),
         usd_per_million_input_tokens=_price(hourly, prefill_frac, rate * inputs),
         joules_per_request=None if joules is None else joules / rate,
@@ -680,14 +686,14 @@ def step_lines(step: StepTime) -> tuple[tuple[str, float], ...]:
     return (*lines, ("cache conversion", converting)) if converting else lines
 
 
-def _joules(job: ServeJob, step: StepTime, gpus: int) -> float | None:
-    """Joules a second at the meter; None where the power limit is not known."""
+def _joules(job: ServeJob, step: StepTime, gpus: int, running_frac: float) -> float | None:
+    """Joules a second at the meter, of devices that idle between steps; None where the power limit is not known."""
     device = job.cluster.accelerator
     if device.tdp_w is None:
         return None
-    whole = _number(step.seconds)
+    running = running_frac / _number(step.seconds)
     compute, memory, wires, converting = (
-        _number(part) / whole for part in (step.compute_s, step.memory_s, step.communication_s, step.conversion_s)
+        _number(part) * running for part in (step.compute_s, step.memory_s, step.communication_s, step.conversion_s)
     )
     watts = device_watts(device.tdp_w, compute + converting, memory, wires)
     return float(facility_joules(device, gpus, watts, 1.0))

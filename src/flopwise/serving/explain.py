@@ -408,7 +408,8 @@ class _ServingTree:
         """The bill of an hour, where a price is known."""
         each, usd = price(self.job.cluster), self.estimate.usd_per_hour
         if each is not None and usd is not None:
-            yield term("cost per hour", usd, "USD/h", f"{each.name} x GPUs", each, self.gpus)
+            paid = self.gpus if self.job.paid_gpus is None else setting("GPUs that are paid for", self.job.paid_gpus)
+            yield term("cost per hour", usd, "USD/h", f"{each.name} x {paid.name}", each, paid)
 
     def _token_prices(self, hourly: Figure) -> list[Figure]:
         """The bill over input and output tokens, by the time that each takes."""
@@ -430,7 +431,7 @@ class _ServingTree:
 
     def _energy(self, name: str, joules: float) -> Figure:
         whole = sum(seconds for _, seconds in self.estimate.breakdown)
-        parts = {name: seconds / whole for name, seconds in self.estimate.breakdown}
+        parts = {name: seconds / whole * self.estimate.running_frac for name, seconds in self.estimate.breakdown}
         compute = parts["compute"] + parts.get(_CONVERSION, 0.0)
         memory, messages = parts["memory bandwidth"], parts["communication"]
         limit_w = number(self.device.datasheet("tdp_w", "W").value)

@@ -210,6 +210,7 @@ class ServeEstimate:
     mfu_frac: float  # of the peak rate of its matrix products, in that step
     usd_per_hour: float | None
     prefill_frac: float  # of the engine's time, spent on prompts
+    running_frac: float  # of all time, in which the engine runs steps
     usd_per_million_output_tokens: float | None  # the share of the bill that decoding takes; None where none does
     usd_per_million_input_tokens: float | None  # the share that prompts take: both together are the bill
     joules_per_request: float | None

@@ -194,6 +194,17 @@ class OpenLoop(NamedTuple):
         return Percentile(*(np.where(behind, np.inf, time) for time in times))
 
     @property
+    def running_frac(self) -> Floats:
+        """Share of the time in which an attention replica runs steps: it reads prompts, or answers are under way.
+
+        Source: M/D/1, whose server is busy for its load; M/G/infinity, where the number of answers is Poisson.
+        Assumes: both are independent; a prompt finds no steps but its own.
+        """
+        decode_s, per_s = self.steady.decode.seconds, self.arrivals_per_s
+        reading = np.minimum(per_s * self._pieces * (self.steady.added_s + decode_s), 1.0)
+        return 1.0 - (1.0 - reading) * np.exp(-per_s * (self.curves.output_tokens - 1.0) * decode_s)
+
+    @property
     def _one(self) -> Prompt:
         return prompt(self.curves.runner.model, self.curves.input_tokens)
 

@@ -65,6 +65,16 @@ class WaitingBatches(NamedTuple):
         batch: Array = start + np.minimum(share, 1.0) * (whole - start)
         return batch
 
+    @property
+    def running_frac(self) -> Array:
+        """Share of the time in which a batch runs.
+
+        Source: r s(k) / k. Assumes: batches are alike, as for `mean_batch`.
+        """
+        batch = self.mean_batch
+        step_s = straight_lines(self.sizes, batch[None])(self.step_s)
+        return np.minimum(self.arrivals_per_s * step_s.ravel() / batch, 1.0)
+
     def latency_s(self, percentile: str, batch: Array | None = None) -> Array:
         """Seconds from arrival to answer, at a percentile or on average; infinite where a replica cannot keep up.
 

@@ -170,6 +170,7 @@ def train_answer(
     node = f"{cluster.gpus_per_node} per node" + f", {cluster.fabric.link_kind} inside" * several
     millions, run = (job.tokens or 0.0) / 1e6, result.run
     dropped, stack_notes = result.dropped_frac, recipe.stack.unsupported_note(cluster.accelerator)
+    billed = () if run is None else run.bill_notes(cluster, result.num_gpus)
     return TrainAnswer(
         estimate=result,
         memory=memory,
@@ -190,7 +191,7 @@ def train_answer(
             *((("storage", job.reads.text),) if job.reads is not None else ()),
             ("price", format_price(cluster.usd_per_gpu_hour, cluster.price_source)),
         ),
-        assumptions=tuple(dict.fromkeys((*notes, *stack_notes, *result.assumptions, *memory.assumptions))),
+        assumptions=tuple(dict.fromkeys((*notes, *billed, *stack_notes, *result.assumptions, *memory.assumptions))),
     )
 
 

@@ -6,7 +6,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any, Self
 
 from flopwise.cost.energy import facility_joules, start_joules
-from flopwise.cost.money import num_instances, run_cost_usd, run_usd, unit_usd
+from flopwise.cost.money import commitment_note, idle_note, num_instances, run_cost_usd, run_usd, unit_usd
 from flopwise.errors import InfeasibleError
 from flopwise.results import attributes, entries
 from flopwise.training.goodput import Goodput, checkpoint_bytes, goodput
@@ -130,6 +130,15 @@ class StepRun:
         """The cost of an hour, of each of `amounts`, of an epoch and of a step, in USD; empty without a price."""
         hours = (self.start_s + self.seconds) / HOUR_S
         return unit_usd(self.cost_usd, {"hour": hours, **amounts, "epoch": epochs, "step": self.steps})
+
+    def bill_notes(self, cluster: Cluster, gpus: int) -> tuple[str, ...]:
+        """Assumptions on what is paid for and not used: devices of whole machines, hours of a reservation."""
+        if self.cost_usd is None:
+            return ()
+        seconds, node = self.start_s + self.seconds, cluster.gpus_per_node
+        whole = commitment_note(cluster.purchase, self.cost_usd * HOUR_S / seconds, seconds)
+        reserved = (f"{whole}; the cost is that of the hours of the run",) if whole else ()
+        return (*idle_note(float(num_instances(gpus, node)) * node, gpus), *reserved)
 
     def document(self, unit_costs: Mapping[str, float], band: ErrorBand) -> dict[str, Any]:
         """The run as the JSON that scripts rely on."""

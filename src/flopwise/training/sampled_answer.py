@@ -155,7 +155,8 @@ class SampledTrainAnswer(StepAnswer):
         memory = sampled_memory_answer(job.recipe, job.cluster.accelerator, job.num_gpus, facts, shown)
         millions = (job.samples or 0.0) / 1e6
         unknown = ("its parameters are not known, so neither is its memory",)
-        noted = (*assumptions, *estimate.assumptions, *(unknown if memory is None else memory.assumptions))
+        billed = () if run is None else run.bill_notes(job.cluster, job.num_gpus)
+        noted = (*assumptions, *billed, *estimate.assumptions, *(unknown if memory is None else memory.assumptions))
         return cls(
             estimate=estimate, memory=memory, fits=None if memory is None else memory.fits,
             unit_usd={} if run is None else run.unit_usd(epochs, million_samples=millions),

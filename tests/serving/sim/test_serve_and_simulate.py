@@ -44,6 +44,18 @@ def test_users_see_the_same_in_both(name: str) -> None:
     agrees(one for users in USERS for one in closed(name, DEPLOYMENTS[name], users))
 
 
+@pytest.mark.parametrize("rate", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("lengths", [("1024", "256"), ("8000", "1"), ("500", "16")])
+def test_the_share_of_time_in_which_steps_run_is_that_of_simulated_replicas(
+    lengths: tuple[str, str], rate: float
+) -> None:
+    """What the draw of power rests on: prompts alone, answers alone, and both."""
+    asked: dict[str, Any] = {"gpu": "l4", "rate": rate, "input_tokens": lengths[0], "output_tokens": lengths[1]}
+    here = serve("Llama-3.1-8B", **asked).estimate.running_frac
+    there = simulate("Llama-3.1-8B", requests=3000, **asked).summary.utilisation_frac
+    assert here == pytest.approx(there, rel=0.05)
+
+
 FAR = "8B, H100, long prompts", 8, "TPOT mean"
 """What the closed form is farthest off: answers of 64 tokens take so few steps that chance says which prompts they
 meet."""

@@ -58,9 +58,18 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
         return
     if arguments and not arguments[0].startswith("-") and depth is None:
         allowed = f"{', '.join(QUESTIONS)}, or a MODEL"
-        raise SpecError(f"nothing to explain by the name {question[:40]!r}; allowed: {allowed}")
+        raise SpecError(f"nothing to explain by the name {question[:40]!r}; allowed: {allowed}{_own_tree(question)}")
     options.refuse(["depth"], "goes with train, serve and memory")
     _forward(shapes, [question, *arguments])
+
+
+def _own_tree(name: str) -> str:
+    """That the command of that name shows its own tree, where it does."""
+    context = click.get_current_context()
+    group = context.find_root().command
+    named = group.get_command(context, name) if isinstance(group, click.Group) else None
+    shows = named is not None and any(one.name == "explain" for one in named.params)
+    return f". `flopwise {name} ... --explain` shows where its figures come from" if shows else ""
 
 
 @options.command(

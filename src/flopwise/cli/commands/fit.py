@@ -58,7 +58,8 @@ def lines(answer: FitAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(answer.settings, paper)
     headers = ["weights", ">GiB each", "fits", ">chance", ">longest context", ">requests at once"]
     if answer.output_tokens:
-        headers += [">tokens/s", ">of one user", ">TTFT", f">{units.CURRENCY.get().symbol}/M output", ">scores kept"]
+        paid = [f">{units.CURRENCY.get().symbol}/M {tokens}" for tokens in ("input", "output")]
+        headers += [">tokens/s", ">of one user", ">TTFT", *paid, ">scores kept"]
         rows = [(*_memory_cells(row), *_generation_cells(row), _quality_share(row)) for row in answer.formats]
     else:
         headers += [">inputs/s", ">latency", ">scores kept"]
@@ -75,15 +76,16 @@ def _memory_cells(row: FormatFit) -> tuple[Any, ...]:
 
 
 def _generation_cells(row: FormatFit) -> tuple[str | None, ...]:
-    """Speed and price of output tokens, with as many requests as memory holds."""
+    """Speed and price of tokens, with as many requests as memory holds."""
     service = row.service
     if service is None:
-        return (None,) * 4
+        return (None,) * 5
     rate, each = service.output_tokens_per_s or service.throughput, service.tpot_s
     user = None if each is None else f"{1 / each.value:,.1f}"
-    usd = service.usd_per_million_output_tokens
-    cells = (f"{rate.value:,.0f}", user, units.format_seconds(service.ttft_s.value))
-    return (*cells, None if usd is None else f"{units.in_currency(usd):,.2f}")
+    prices = (service.usd_per_million_input_tokens, service.usd_per_million_output_tokens)
+    amounts = (None if usd is None else units.in_currency(usd) for usd in prices)
+    paid = (None if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.3g}" for amount in amounts)
+    return (f"{rate.value:,.0f}", user, units.format_seconds(service.ttft_s.value), *paid)
 
 
 def _pass_cells(row: FormatFit) -> tuple[str | None, ...]:

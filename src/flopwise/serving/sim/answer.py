@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from flopwise.cost.intervals import ErrorBand
+from flopwise.cost.money import idle_note
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes, notes
 from flopwise.serving.closed_loop import closed_loop_text
@@ -176,7 +177,7 @@ def simulation_answer(
 
     `readers`: the replicas that read prompts; None: all.
     """
-    job, each = request.job, request.usd_per_replica_hour
+    job, each = request.job, request.usd_per_replica_hour(replicas)
     summary = run.summary(slo)
     hours = replicas * run.paid_s / HOUR_S if hours is None else hours
     summary = summary._replace(replica_hours=hours)
@@ -194,12 +195,13 @@ def simulation_answer(
         if isfinite(first_s) and isfinite(whole_s):
             intervals["e2e_s"][percentile] = latency_band(rate_job).interval(min(first_s, whole_s), whole_s)
     notes = interval_notes(rate_job, bands["ttft_s"])
+    idle = idle_note(request.paid_gpus(replicas), request.gpus_per_replica, replicas)
     assumed = dict.fromkeys((*request.assumptions, *_technique_notes(job), *notes))
     return SimulateAnswer(
         job=job, simulated=run, summary=summary, slo=slo, replicas=replicas, gpus_per_replica=request.gpus_per_replica,
         usd_per_hour=None if each is None else each * replicas, cost_usd=None if each is None else each * hours,
         intervals=intervals, bands=bands, settings=_settings(request, replicas),
-        assumptions=(*assumed, *_run_notes(request)),
+        assumptions=(*assumed, *_run_notes(request), *idle),
         sessions=SessionReport.of(run, request.stores, readers or replicas, None if each is None else each * hours),
     )  # fmt: skip
 

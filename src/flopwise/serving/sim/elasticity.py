@@ -280,7 +280,7 @@ def _fixed_row(
 def _provision(
     name: str, request: SimulationRequest, mean: float, most: int, summary: RunSummary, hours: float
 ) -> Provision:
-    each = request.usd_per_replica_hour
+    each = request.usd_per_replica_hour(most)
     return Provision(
         name=name, replicas=mean, most=most, summary=summary, replica_hours=hours,
         cost_usd=None if each is None else hours * each,

@@ -19,7 +19,7 @@ from flopwise.facts.models.positions import check_length
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.facts.spec import DatedSourceSpec
 from flopwise.options import OptionError, take, without_none
-from flopwise.serving.deployment import replica_of, spread
+from flopwise.serving.deployment import paid_gpus, replica_of, spread
 from flopwise.serving.disaggregated import moved_s
 from flopwise.serving.estimate import default_lengths, estimate
 from flopwise.serving.job import ServeJob, not_simulated_text
@@ -148,11 +148,14 @@ class SimulationRequest:
         """Devices of a replica, without those of prompt-only replicas."""
         return int(self.job.layout.num_gpus)
 
-    @property
-    def usd_per_replica_hour(self) -> float | None:
-        """The price of a replica; None where it is not known."""
+    def usd_per_replica_hour(self, replicas: int) -> float | None:
+        """The price of each of so many replicas with what idles in their machines; None where it is not known."""
         each = self.job.cluster.usd_per_gpu_hour
-        return None if each is None else each * self.gpus_per_replica
+        return None if each is None else each * (self.paid_gpus(replicas) or self.gpus_per_replica)
+
+    def paid_gpus(self, replicas: int) -> float | None:
+        """Devices that each of so many replicas pays for; None without an offer."""
+        return paid_gpus(self.job, replicas, self.gpus_per_replica)
 
     def prefill_pool(self, replicas: int) -> int:
         """Prompt-only replicas beside so many others."""

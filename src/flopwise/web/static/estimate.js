@@ -140,6 +140,7 @@ function formats(rows) {
     { title: "requests", number: true, cell: (r) => (r.most_requests ? of("requests at once", "most_requests", whole)(r) : "none") }, { title: "tokens/s", number: true, cell: of("tokens/s", "tokens_per_s", format.plain) },
     { title: "80 % interval", number: true, minor: true, cell: (r) => (format.known(r.tokens_per_s_low, format.plain) === "-" ? "-" : interval(`tokens/s in ${r.weights}`, r.tokens_per_s_low, r.tokens_per_s_high, format.plain)) },
     { title: "TTFT", number: true, minor: true, cell: of("TTFT", "ttft_s", format.seconds) }, { title: "TPOT", number: true, minor: true, cell: of("TPOT", "tpot_s", format.seconds) },
+    { title: "USD/M input tokens", number: true, cell: of("cost per million input tokens", "usd_per_million_input_tokens", format.usd) },
     { title: "USD/M output tokens", number: true, cell: of("cost per million output tokens", "usd_per_million_output_tokens", format.usd) },
     { title: "scores kept", minor: true, cell: of("scores kept", "quality", (ends) => [...new Set(ends.map((one) => format.percent(one)))].join(" to ")) },
   ], rows));
