@@ -16,9 +16,8 @@ from flopwise.exports.exported import Exported, write_export as write_export
 from flopwise.exports.spec import ExportSettings
 from flopwise.exports.targets import export_targets as export_targets
 from flopwise.facts.accelerators import Accelerator
-from flopwise.facts.architecture import Model
 from flopwise.facts.offers import Offer
-from flopwise.facts.spec import DatedSourceSpec, DeviceFilter, ModelFilter, OfferFilter, SourceSpec
+from flopwise.facts.spec import DatedSourceSpec, DeviceFilter, ModelFilter, ModelName, OfferFilter, SourceSpec
 from flopwise.fitting.profile import CalibrationProfile, calibration_profile as calibration_profile, calibrations as calibrations, remove_calibration as remove_calibration
 from flopwise.fleet.assess import Advance
 from flopwise.fleet.assessment import Assessment
@@ -253,7 +252,7 @@ def compare(
 def calibrate(
     *files: str | Path,
     name: str | None = ...,
-    model: Model | str | None = ...,
+    model: ModelName | None = ...,
     users: int | None | str = ...,
     facts: str | Path | None = ...,
     calibration: str | None = ...,
@@ -379,7 +378,7 @@ def check(
     """
 
 def fit(
-    model: Model | str,
+    model: ModelName,
     *,
     context: int | None | str = ...,
     output: int | None | str = ...,
@@ -695,7 +694,7 @@ def models(
     """
 
 def io(
-    model: Model | str | None = ...,
+    model: ModelName | None = ...,
     *,
     gpus: int | None | str = ...,
     seq: int | None | str = ...,
@@ -809,7 +808,7 @@ def io(
     """
 
 def memory(
-    model: Model | str,
+    model: ModelName,
     *,
     task: Literal['train', 'serve'] | None = ...,
     gpu: str | None = ...,
@@ -1005,7 +1004,7 @@ def observe(
     """
 
 def replay(
-    model: Model | str,
+    model: ModelName,
     folder: Path | str,
     *,
     replicas: int | str = ...,
@@ -1619,7 +1618,7 @@ def probe(
     """
 
 def roofline(
-    model: Model | str | None = ...,
+    model: ModelName | None = ...,
     *,
     flops: float | None | str = ...,
     bytes: float | None | str = ...,
@@ -1689,7 +1688,7 @@ def roofline(
     """
 
 def serve(
-    model: Model | str,
+    model: ModelName,
     *,
     gpus: int | None | str = ...,
     static: bool = ...,
@@ -1877,7 +1876,7 @@ def serve(
     """
 
 def serve_sweep(
-    model: Model | str,
+    model: ModelName,
     axis: str,
     *,
     values: tuple[int, ...] | None = ...,
@@ -2066,7 +2065,7 @@ def serve_sweep(
     """
 
 def advise(
-    model: Model | str,
+    model: ModelName,
     *,
     task: Literal['train', 'serve'] = ...,
     tp: int | None | str = ...,
@@ -2145,7 +2144,7 @@ def advise(
     """
 
 def simulate(
-    model: Model | str,
+    model: ModelName,
     *,
     replicas: int | str = ...,
     slo: Slo | None = ...,
@@ -2353,7 +2352,7 @@ def simulate(
     """
 
 def autoscale(
-    model: Model | str,
+    model: ModelName,
     *,
     rule: Autoscaling | None = ...,
     slo: Slo | None = ...,
@@ -2562,7 +2561,7 @@ def autoscale(
     """
 
 def batch(
-    model: Model | str,
+    model: ModelName,
     requests: int | None | str = ...,
     *,
     concurrency: int | None | str = ...,
@@ -2760,7 +2759,7 @@ def sweep(
     """
 
 def train(
-    model: Model | str,
+    model: ModelName,
     *,
     gpus: int | None | str = ...,
     tokens: float | None | str = ...,

@@ -335,7 +335,7 @@ def test_machines_that_hold_too_little_are_neither_likeliest_nor_cheaper_misses(
         allowed_rows=lambda _: np.empty(0, dtype=int), candidate=lambda row, *_: row,
     )  # fmt: skip
     assert [pick.row for pick in likeliest([option])] == [1]
-    assert cheaper_misses([option], cost_usd=4.0) == [1]
+    assert list[Any](cheaper_misses([option], cost_usd=4.0)) == [1]
     option.host_frac = 0.0
     assert [pick.row for pick in likeliest([option])] == [0]
-    assert cheaper_misses([option], cost_usd=4.0) == [0]
+    assert list[Any](cheaper_misses([option], cost_usd=4.0)) == [0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -72,7 +71,7 @@ def test_a_run_on_reserved_machines_says_what_the_reservation_costs() -> None:
     assert not commitment_note("on_demand", 2.0, 86_400)
     run: dict[str, Any] = {"gpu": "a100-80gb", "gpus": 8, "provider": "aws"}
     for model, length in (("Llama-3.1-8B", {"tokens": "1B"}), ("resnet50", {"samples": "1M"})):
-        said = [train(model, **run, **length, purchase=how).assumptions for how in ("reserved_1y", "on_demand")]
+        said = [train(model, **run | length, purchase=how).assumptions for how in ("reserved_1y", "on_demand")]
         assert [sum("the reservation costs $" in text for text in texts) for texts in said] == [1, 0]
 
 
@@ -81,7 +80,7 @@ def test_idle_accelerators_of_whole_machines_are_paid_and_told_by_every_command(
     rented: dict[str, Any] = {"gpu": "a100-80gb", "provider": "aws"}
     [price] = {o.on_demand_usd_per_hour for o in instances(gpu="a100-80gb", provider="aws", region="us-east-1")}
     idle = "machines are rented whole: 7 of the 8 accelerators that are paid for stand idle"
-    served, simulated = (ask("Llama-3.1-8B", **rented, rate=1) for ask in (serve, partial(simulate, requests=20)))
+    served, simulated = serve("Llama-3.1-8B", **rented, rate=1), simulate("Llama-3.1-8B", **rented, rate=1, requests=20)
     fitted = fit("Llama-3.1-8B", **rented, formats="bf16")
     trained = train("Llama-3.1-8B", **rented, lora=16, tokens="1B")
     service = fitted.formats[0].service
@@ -96,6 +95,7 @@ def test_idle_accelerators_of_whole_machines_are_paid_and_told_by_every_command(
     for count in (3, 8):
         here = serve("Llama-3.1-8B", **rented, gpus=count, rate=1)
         there = simulate("Llama-3.1-8B", **rented, replicas=count, rate=1, requests=20)
+        assert here.estimate.usd_per_hour is not None
         assert here.estimate.usd_per_hour * count == pytest.approx(price)
         assert there.usd_per_hour == pytest.approx(price)
         assert any("stand idle" in text for text in there.assumptions) == (count == 3)

@@ -328,7 +328,12 @@ def test_plain_products_with_scales_of_blocks_take_what_the_engines_kernel_does(
     values = {"block_frac.triton": 0.25, "block_frac.cutlass": 0.5}
     plain = plain_runner(plain_job(model=load_model("Mixtral-8x7B"), cluster=plain_cluster(**values)))
     projections_s = 32 * 2 * 4096 * 2 * WIDTH * (HEADS + KV_HEADS) * DIM / FP8_PER_S
-    for kernel, dtype, longer in (("triton", "fp8_block", 3), ("cutlass", "fp8_block", 1), ("triton", "fp8", 0)):
+    cases: tuple[tuple[Any, str, int], ...] = (
+        ("triton", "fp8_block", 3),
+        ("cutlass", "fp8_block", 1),
+        ("triton", "fp8", 0),
+    )
+    for kernel, dtype, longer in cases:
         best = replace(plain, dtype=dtype, weight_bits=8.0)
         own = replace(best, engine=replace(best.engine, block_kernel=kernel))
         added = float(np.asarray(own.step(load, ONE).seconds - best.step(load, ONE).seconds))

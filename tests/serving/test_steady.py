@@ -1,6 +1,7 @@
 """A replica in steady state: conservation, limits, and what must hold for any model of it."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -346,11 +347,12 @@ def test_first_tokens_are_kept_until_the_next_prompts_are_launched() -> None:
     prompt follows goes out a launch later. In the first of ten rounds 63 of 64 prompts are followed, each in a step of
     its own, then as many as there are steps with prompts. A prompt that takes the device longer than two launches
     keeps nobody waiting, nor does one that shares its step with sequences that decode."""
-    row = {"prompt_graphs": False, "piecewise": False, "mixes": False, "prompt_graph_tokens": 0, "prefill_tokens": 1000}
-    bare = {"layer_s": 0.0, "step_s": 0.0, "sequence_s": 0.0, "compiled_launch_frac": 1.0, "launch_s": 1e-3}
+    row: dict[str, Any] = {
+        "prompt_graphs": False, "piecewise": False, "mixes": False, "prompt_graph_tokens": 0, "prefill_tokens": 1000,
+        "layer_s": 0.0, "step_s": 0.0, "sequence_s": 0.0, "compiled_launch_frac": 1.0, "launch_s": 1e-3,
+    }  # fmt: skip
     at_once, late = (
-        replace(MACHINE, engine=replace(MACHINE.engine, tokens_after_launch=after, **row, **bare))
-        for after in (False, True)
+        replace(MACHINE, engine=replace(MACHINE.engine, tokens_after_launch=after, **row)) for after in (False, True)
     )
     one = prompt(LLAMA, 1000)
     alone = at_once.step(StepLoad(prefill_tokens=1000, prefill_context=1000), ONE)

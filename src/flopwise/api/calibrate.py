@@ -8,9 +8,8 @@ from typing import Any
 
 from flopwise.api.prices import today
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import ModelName, SourceSpec
 from flopwise.fitting.deployment import observed_profile
 from flopwise.fitting.measured import Measurements
 from flopwise.fitting.profile import CalibrationProfile, MadeProfile, free_name
@@ -25,7 +24,7 @@ SERVED = (MachineSpec, ServingSpec, SourceSpec)
 def calibrate(
     *files: str | Path,
     name: str | None = None,
-    model: Model | str | None = None,
+    model: ModelName | None = None,
     users: int | None = None,
     facts: str | Path | None = None,
     calibration: str | None = None,

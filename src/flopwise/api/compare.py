@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.architecture import Model
-from flopwise.facts.spec import DatedSourceSpec
+from flopwise.facts.spec import DatedSourceSpec, ModelName
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, take
 from flopwise.search.scaling import CompareAnswer
@@ -16,7 +15,7 @@ COMPARED = (DataSpec, TrainingSpec, MachineSpec, DatedSourceSpec)
 
 
 @takes(*COMPARED, gpus=DEGREE)
-def compare(model: Model | str, *, gpus: int | None = None, weak: bool = False, **options: Any) -> CompareAnswer:
+def compare(model: ModelName, *, gpus: int | None = None, weak: bool = False, **options: Any) -> CompareAnswer:
     """Scaling of each way of spreading `model` on 1, 2, 4 ... `gpus` accelerators.
 
     Strong scaling keeps the global batch whatever the GPUs; `weak` keeps its share for each GPU. `options` are those of

@@ -7,8 +7,7 @@ from typing import Any
 
 from flopwise.changes.format_fit import FitAnswer
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.architecture import Model
-from flopwise.facts.spec import DatedSourceSpec
+from flopwise.facts.spec import DatedSourceSpec, ModelName
 from flopwise.keywords import takes
 from flopwise.options import CONTEXT, NAMES, take
 from flopwise.serving.deployment import spread
@@ -17,7 +16,7 @@ from flopwise.serving.spec import DEFAULT_CONTEXT, DEFAULT_OUTPUT, ServingSpec
 
 @takes(MachineSpec, ServingSpec, DatedSourceSpec, context=CONTEXT, output=CONTEXT)
 def fit(
-    model: Model | str, *, context: int | None = None, output: int | None = None,
+    model: ModelName, *, context: int | None = None, output: int | None = None,
     formats: str | Sequence[str] | None = None, **options: Any,
 ) -> FitAnswer:  # fmt: skip
     """Compare weight formats on a device: whether they fit, longest context, requests at once, tokens/s and price.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.architecture import Model
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import ModelName, SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, take
 from flopwise.search.training_question import training_rate
@@ -15,7 +14,7 @@ from flopwise.storage.spec import SampleSpec, StorageRequest
 
 
 @takes(SampleSpec, StorageRequest, MachineSpec, SourceSpec, gpus=DEGREE)
-def io(model: Model | str | None = None, *, gpus: int | None = None, **options: Any) -> StorageAnswer:
+def io(model: ModelName | None = None, *, gpus: int | None = None, **options: Any) -> StorageAnswer:
     """Storage bandwidth that training needs, and which storage keeps up.
 
     The achieved rate is our estimate, unless `efficiency` or `achieved_flops_per_s` is given. Bandwidths are in

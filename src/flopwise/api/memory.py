@@ -8,8 +8,7 @@ from typing import Any, Literal
 from flopwise.cost.memory_answer import MemoryAnswer
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Model
-from flopwise.facts.spec import DatedSourceSpec
+from flopwise.facts.spec import DatedSourceSpec, ModelName
 from flopwise.keywords import takes
 from flopwise.options import BATCH, CONTEXT, defaults_of, take
 from flopwise.serving.spec import ServingSpec
@@ -18,7 +17,7 @@ from flopwise.training.spec import DataSpec, TrainingSpec
 
 @takes(DataSpec, TrainingSpec, ServingSpec, DatedSourceSpec, grad_accum=BATCH, concurrency=BATCH, context=CONTEXT)
 def memory(
-    model: Model | str, *, task: Literal["train", "serve"] | None = None, gpu: str | None = None,
+    model: ModelName, *, task: Literal["train", "serve"] | None = None, gpu: str | None = None,
     grad_accum: int | None = None, concurrency: int | None = None, context: int | None = None, **options: Any,
 ) -> MemoryAnswer:  # fmt: skip
     """Memory per accelerator of a training step, or of serving, item by item in bytes.

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import load_facts
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import ModelName, SourceSpec
 from flopwise.keywords import takes
 from flopwise.observations.comparison import Replay
 from flopwise.observations.observation import TRACE_FILE, Observation, observed_service, read_observation
@@ -53,7 +52,7 @@ def observe(
     replicas=DEGREE, scale=COUNT, seed=WHOLE_OR_ZERO, attain=FRACTION,
 )  # fmt: skip
 def replay(
-    model: Model | str, folder: Path | str, *, replicas: int = 1, scale: float = 1.0, seed: int = 0,
+    model: ModelName, folder: Path | str, *, replicas: int = 1, scale: float = 1.0, seed: int = 0,
     slo: Slo | None = None, cache: ResponseCache | None = None, attain: float = 0.99,
     on_compile: Callable[[], None] | None = None, **keywords: Any,
 ) -> Replay:  # fmt: skip

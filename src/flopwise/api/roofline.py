@@ -7,8 +7,7 @@ from typing import Any
 from flopwise import options as kinds
 from flopwise.cost.roofline import RooflineAnswer, RooflineWork
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.architecture import Model
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import ModelName, SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import take
 from flopwise.training.spec import DataSpec
@@ -19,7 +18,7 @@ from flopwise.training.spec import DataSpec
     seq=kinds.TOKENS, efficiency=kinds.FRACTION,
 )  # fmt: skip
 def roofline(
-    model: Model | str | None = None, *, flops: float | None = None,
+    model: ModelName | None = None, *, flops: float | None = None,
     bytes: float | None = None,  # noqa: A002 - the word of the command line
     dtype: str = "bf16", efficiency: float | None = None, gpus: int | None = None, batch: int = 1,
     seq: int | None = None, training: bool = False, **options: Any,

@@ -7,7 +7,7 @@ from typing import Any
 
 from flopwise.changes import serving_question
 from flopwise.changes.serving_question import SERVED, question_of
-from flopwise.facts.architecture import Model
+from flopwise.facts.spec import ModelName
 from flopwise.keywords import takes
 from flopwise.options import DEGREE
 from flopwise.serving.answer import ServeAnswer
@@ -16,7 +16,7 @@ from flopwise.serving.load_curve import ServeSweep
 
 @takes(*SERVED, gpus=DEGREE)
 def serve(
-    model: Model | str, *, gpus: int | None = None, static: bool = False, encode: bool = False, simulate: bool = False,
+    model: ModelName, *, gpus: int | None = None, static: bool = False, encode: bool = False, simulate: bool = False,
     closed_form: bool = False, on_compile: Callable[[], None] | None = None, **options: Any,
 ) -> ServeAnswer:  # fmt: skip
     """Latency, throughput, memory, energy and price of serving a model.
@@ -46,7 +46,7 @@ def serve(
 
 @takes(*SERVED, gpus=DEGREE)
 def serve_sweep(
-    model: Model | str, axis: str, *, values: tuple[int, ...] | None = None, gpus: int | None = None,
+    model: ModelName, axis: str, *, values: tuple[int, ...] | None = None, gpus: int | None = None,
     static: bool = False, encode: bool = False, simulate: bool = False, closed_form: bool = False,
     on_compile: Callable[[], None] | None = None, **options: Any,
 ) -> ServeSweep:  # fmt: skip

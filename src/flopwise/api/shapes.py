@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from flopwise.cost.spec import MachineSpec
-from flopwise.facts.architecture import Model
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import ModelName, SourceSpec
 from flopwise.keywords import takes
 from flopwise.options import take
 from flopwise.shapes.answer import ShapeAnswer
@@ -14,7 +13,7 @@ from flopwise.shapes.spec import ShapeSpec
 
 
 @takes(ShapeSpec, MachineSpec, SourceSpec)
-def advise(model: Model | str, *, task: Literal["train", "serve"] = "train", **options: Any) -> ShapeAnswer:
+def advise(model: ModelName, *, task: Literal["train", "serve"] = "train", **options: Any) -> ShapeAnswer:
     """Judge the shapes of a model on an accelerator, and list changes that would make it faster.
 
     In training there are `batch` sequences of `seq` tokens, in serving as many in the cache.

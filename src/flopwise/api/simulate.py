@@ -7,8 +7,7 @@ from typing import Any
 
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Model
-from flopwise.facts.spec import DatedSourceSpec
+from flopwise.facts.spec import DatedSourceSpec, ModelName
 from flopwise.keywords import takes
 from flopwise.options import BATCH, DEGREE, FRACTION, take, whole
 from flopwise.search.spec import LATENCY, Latency
@@ -27,7 +26,7 @@ SIMULATED = (Traffic, Scheduling, ServingSpec, TechniqueRequest, MachineSpec, Da
 
 @takes(*SIMULATED, replicas=DEGREE, attain=FRACTION, ttft=LATENCY, tpot=LATENCY, latency=LATENCY)
 def simulate(
-    model: Model | str, *, replicas: int = 1, slo: Slo | None = None, ttft: Latency | None = None,
+    model: ModelName, *, replicas: int = 1, slo: Slo | None = None, ttft: Latency | None = None,
     tpot: Latency | None = None, latency: Latency | None = None, cache: ResponseCache | None = None,
     attain: float = 0.99, on_compile: Callable[[], None] | None = None, **keywords: Any,
 ) -> SimulateAnswer:  # fmt: skip
@@ -55,7 +54,7 @@ def simulate(
 
 @takes(*SIMULATED, attain=FRACTION, ttft=LATENCY, tpot=LATENCY, latency=LATENCY)
 def autoscale(
-    model: Model | str, *, rule: Autoscaling | None = None, slo: Slo | None = None, ttft: Latency | None = None,
+    model: ModelName, *, rule: Autoscaling | None = None, slo: Slo | None = None, ttft: Latency | None = None,
     tpot: Latency | None = None, latency: Latency | None = None, attain: float | None = None, compare: bool = True,
     cache: ResponseCache | None = None, on_compile: Callable[[], None] | None = None,
     report: Callable[[float, float], None] | None = None, **keywords: Any,
@@ -95,7 +94,7 @@ def _objective(slo: Slo | None, *limits: Latency | None) -> Slo:
 
 @takes(BatchRequest, MachineSpec, ServingSpec, TechniqueRequest, DatedSourceSpec, requests=QUEUE, concurrency=BATCH)
 def batch(
-    model: Model | str, requests: int | None = None, *, concurrency: int | None = None,
+    model: ModelName, requests: int | None = None, *, concurrency: int | None = None,
     report: Callable[[int, int], None] | None = None, **options: Any,
 ) -> BatchAnswer:  # fmt: skip
     """Work off a queue of requests on spot workers: time, cost, and the odds of a deadline.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flopwise.facts.architecture import Model
+from flopwise.facts.spec import ModelName
 from flopwise.keywords import takes
 from flopwise.options import DEGREE, take
 from flopwise.search import training_question
@@ -14,7 +14,7 @@ from flopwise.training.sampled_answer import SampledTrainAnswer
 
 
 @takes(*TRAINED, gpus=DEGREE)
-def train(model: Model | str, *, gpus: int | None = None, **options: Any) -> TrainAnswer | SampledTrainAnswer:
+def train(model: ModelName, *, gpus: int | None = None, **options: Any) -> TrainAnswer | SampledTrainAnswer:
     """Step time, throughput, memory, time and cost of training a model.
 
     Times are in seconds, rates per second, money in US dollars. Without any degree the best layout that fits is

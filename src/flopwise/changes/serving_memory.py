@@ -10,7 +10,7 @@ from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
-from flopwise.facts.spec import DatedSourceSpec
+from flopwise.facts.spec import DatedSourceSpec, ModelName
 from flopwise.options import changed_options
 from flopwise.serving.deployment import check_platform, on_its_engine, spread
 from flopwise.serving.estimate import check_layout
@@ -24,7 +24,7 @@ from flopwise.values import replace
 
 
 def answer_of(
-    model: Model | str, deployment: ServingSpec, machines: MachineSpec, source: DatedSourceSpec, concurrency: int,
+    model: ModelName, deployment: ServingSpec, machines: MachineSpec, source: DatedSourceSpec, concurrency: int,
     context: int | None,
 ) -> MemoryAnswer:  # fmt: skip
     """Memory of a replica that serves `concurrency` sequences of `context` tokens, with what would make it fit.

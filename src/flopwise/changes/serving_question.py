@@ -8,8 +8,7 @@ from typing import Any
 from flopwise.changes.memory import with_remedies
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError, UnknownNameError
-from flopwise.facts.architecture import Model
-from flopwise.facts.spec import DatedSourceSpec, SourceSpec
+from flopwise.facts.spec import DatedSourceSpec, ModelName, SourceSpec
 from flopwise.options import changed_options, take
 from flopwise.provenance import implied_kinds
 from flopwise.serving.answer import ServeAnswer, ServeQuestion
@@ -45,7 +44,7 @@ def question_of(options: Mapping[str, Any], **how: Any) -> tuple[ServeQuestion, 
 
 
 def serve(
-    model: Model | str, question: ServeQuestion, source: SourceSpec, on_compile: Callable[[], None] | None = None
+    model: ModelName, question: ServeQuestion, source: SourceSpec, on_compile: Callable[[], None] | None = None
 ) -> ServeAnswer:
     """The answer for a model with token layers; `on_compile` is called where the simulator must be compiled first.
 
@@ -69,7 +68,7 @@ def serve(
 
 
 def serve_sweep(
-    model: Model | str, axis: str, values: Sequence[int] | None, question: ServeQuestion, source: SourceSpec,
+    model: ModelName, axis: str, values: Sequence[int] | None, question: ServeQuestion, source: SourceSpec,
     on_compile: Callable[[], None] | None = None,
 ) -> ServeSweep:  # fmt: skip
     """The answers along `axis`: requests in flight, fixed batches or tensor-parallel degrees. Raises as `serve`.

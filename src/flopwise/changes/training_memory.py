@@ -9,7 +9,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.spec import DatedSourceSpec
+from flopwise.facts.spec import DatedSourceSpec, ModelName
 from flopwise.options import OptionError, changed_options
 from flopwise.training.alternatives import BEST_MEASURED, Setting, measured_recipe
 from flopwise.training.layout import check_layout
@@ -24,7 +24,7 @@ from flopwise.values import replace
 
 
 def answer_of(
-    model: Model | str, data: DataSpec, spec: TrainingSpec, machines: MachineSpec, source: DatedSourceSpec,
+    model: ModelName, data: DataSpec, spec: TrainingSpec, machines: MachineSpec, source: DatedSourceSpec,
     grad_accum: int | None,
 ) -> MemoryAnswer:  # fmt: skip
     """Memory of a training step, of a model with token layers or of a network that is known by its samples.

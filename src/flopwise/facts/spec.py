@@ -16,6 +16,9 @@ from flopwise.values import dataclass
 if TYPE_CHECKING:
     from flopwise.facts.catalog import Facts
 
+ModelName = Model | str | Path
+"""A model, or what names one: a name, a hub id, a size, or the path of a config.json or of its folder."""
+
 _source = partial(option, section="Where models and facts come from")
 
 
@@ -47,7 +50,7 @@ class SourceSpec(Spec):
 
         return load_facts(self.facts, self.calibration)
 
-    def model(self, model: Model | str | Path) -> Model:
+    def model(self, model: ModelName) -> Model:
         """`model` itself, or the one that it names.
 
         Raises: SpecError: no such model, or its configuration cannot be read.
@@ -60,7 +63,7 @@ class SourceSpec(Spec):
             raise SpecError(f"model: {taken} is needed, not {options.kind_of(model)}")
         return self.catalog.model(model, assume_family=self.assume_family, offline=self.offline)
 
-    def model_with_layers(self, model: Model | str | Path) -> Model:
+    def model_with_layers(self, model: ModelName) -> Model:
         """As `model`, one whose layers are known.
 
         Raises: SpecError: as `model`. MissingFactError: it has none, or only published figures are known.

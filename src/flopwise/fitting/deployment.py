@@ -22,10 +22,9 @@ import flopwise
 from flopwise.cost.rates import families
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
-from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.software import Software
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import ModelName, SourceSpec
 from flopwise.fitting.profile import CalibrationProfile, FittedConstant, KindErrors, MadeProfile, profile_files
 from flopwise.fitting.robust import PULL, Array, Constant, FitModel, Values, fit, loss
 from flopwise.observations.observation import measured_requests
@@ -381,7 +380,7 @@ SOURCE = "flopwise: fitted to an observed load"
 
 
 def observed_profile(
-    model: Model | str, served: ServingSpec, machines: MachineSpec, source: SourceSpec, paths: Sequence[Path],
+    model: ModelName, served: ServingSpec, machines: MachineSpec, source: SourceSpec, paths: Sequence[Path],
     name: str, date: str, users: int | None,
 ) -> MadeProfile:  # fmt: skip
     """The profile of a deployment of `model` whose observations, or results of a load generator, are in files.

@@ -12,7 +12,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import ModelName, SourceSpec
 from flopwise.search.layout_search import fastest_layout
 from flopwise.search.space import MAX_INTERLEAVE, MODES, LayoutLimits, powers_of_two
 from flopwise.training.estimate import TrainEstimate, estimate
@@ -289,7 +289,7 @@ class CompareAnswer:
 
     @classmethod
     def of(
-        cls, model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
+        cls, model: ModelName, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
         source: SourceSpec, *, weak: bool,
     ) -> CompareAnswer:  # fmt: skip
         """The comparison of all ways of spreading a job on the accelerators of `machines`; `weak` as in `comparison`.

@@ -15,7 +15,7 @@ from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.spec import DatedSourceSpec, SourceSpec
+from flopwise.facts.spec import DatedSourceSpec, ModelName, SourceSpec
 from flopwise.options import changed_options
 from flopwise.provenance import Kind, implied_kinds
 from flopwise.search.layout_search import GivenSettings, best_layout
@@ -44,7 +44,7 @@ TRAINED = (DataSpec, TrainingSpec, MachineSpec, RunConditionsSpec, ReadsSpec, Da
 
 
 def train(
-    model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
+    model: ModelName, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
     run: RunConditionsSpec, reads: ReadsSpec, source: SourceSpec,
 ) -> TrainAnswer | SampledTrainAnswer:  # fmt: skip
     """The answer for a model with token layers, or for a network that is known by its samples.
@@ -63,7 +63,7 @@ def train(
 
 
 def _layers_answer(
-    model: Model | str, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
+    model: ModelName, gpus: int | None, data: DataSpec, spec: TrainingSpec, machines: MachineSpec,
     run: RunConditionsSpec, reads: ReadsSpec, source: SourceSpec,
 ) -> TrainAnswer:  # fmt: skip
     """As `train`, of a model with token layers. Raises as there; MissingFactError: it has none."""

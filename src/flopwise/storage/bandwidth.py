@@ -11,9 +11,8 @@ from flopwise.cost.spec import USUAL_NODE, MachineSpec
 from flopwise.cost.storage import bytes_per_flop, checkpoint_bytes_per_s, hit_frac, kept_up_frac, read_bytes_per_s
 from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts import defaults
-from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import ModelName, SourceSpec
 from flopwise.facts.storage import Storage
 from flopwise.origin import COUNTED, KERNEL, chip_fact, estimate_of
 from flopwise.origin import interval as interval_figures
@@ -288,7 +287,7 @@ class RatedWorkload:
 
 
 def storage_answer(
-    model: Model | str | None, sample: SampleSpec, request: StorageRequest, machines: MachineSpec, source: SourceSpec,
+    model: ModelName | None, sample: SampleSpec, request: StorageRequest, machines: MachineSpec, source: SourceSpec,
     gpus: int | None, training_rate: RateEstimate,
 ) -> StorageAnswer:  # fmt: skip
     """The bandwidth that training `model` on `gpus` devices (None: a whole node) needs, and what storage delivers.
@@ -319,7 +318,7 @@ def storage_answer(
 
 
 def _rated_workload(
-    model: Model | str | None, sample: SampleSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
+    model: ModelName | None, sample: SampleSpec, machines: MachineSpec, source: SourceSpec, gpus: int | None,
     training_rate: RateEstimate,
 ) -> RatedWorkload:  # fmt: skip
     """The workload on `gpus` devices (None: a whole node); what has token layers trains at `training_rate`.
@@ -356,7 +355,7 @@ def _rate_and_band(
     return rate, rate_band(rate, facts.calibration), (*rate.notes, *messages)
 
 
-def _sampled_workload(model: Model | str | None, sample: SampleSpec, source: SourceSpec) -> SampledWorkload:
+def _sampled_workload(model: ModelName | None, sample: SampleSpec, source: SourceSpec) -> SampledWorkload:
     """The workload of that name, or of that model, with the user's own FLOP and bytes of a sample laid over it.
 
     Raises:

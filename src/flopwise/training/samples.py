@@ -8,7 +8,7 @@ from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.samples import ConvolutionLayer, TrainingSample
-from flopwise.facts.spec import SourceSpec
+from flopwise.facts.spec import ModelName, SourceSpec
 from flopwise.ops.flops import causal_forward_flops, runs
 from flopwise.ops.tensors import parameters
 from flopwise.training.storage import holds_text_alone, stored_token_bytes
@@ -90,7 +90,7 @@ def workload_of_model(
     )  # fmt: skip
 
 
-def benchmark_and_model(name: Model | str, source: SourceSpec) -> tuple[TrainingSample | None, Model]:
+def benchmark_and_model(name: ModelName, source: SourceSpec) -> tuple[TrainingSample | None, Model]:
     """The benchmark's workload of that name, None where there is none, and the model that is trained.
 
     Raises:
@@ -100,7 +100,7 @@ def benchmark_and_model(name: Model | str, source: SourceSpec) -> tuple[Training
     return row, source.model(name if row is None else row.model)
 
 
-def network_of_samples(name: Model | str, source: SourceSpec) -> SampledWorkload | None:
+def network_of_samples(name: ModelName, source: SourceSpec) -> SampledWorkload | None:
     """The work of a training sample of a model without token layers, where it is known; else None.
 
     Raises:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from flopwise.cost.cluster import Cluster
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
-from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.spec import DatedSourceSpec
+from flopwise.facts.spec import DatedSourceSpec, ModelName
 from flopwise.options import OptionError
 from flopwise.pictures import BarPicture, Picture
 from flopwise.results import Result, attributes, notes
@@ -402,7 +401,7 @@ class BatchAnswer(Result):
 
     @classmethod
     def of(
-        cls, model: Model | str, request: BatchRequest, wanted: MachineSpec, deployment: ServingSpec,
+        cls, model: ModelName, request: BatchRequest, wanted: MachineSpec, deployment: ServingSpec,
         techniques: TechniqueRequest, source: DatedSourceSpec, *, concurrency: int | None = None,
         report: Callable[[int, int], None] | None = None,
     ) -> BatchAnswer:  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from flopwise.errors import InfeasibleError, SpecError
-from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.spec import ModelName
 from flopwise.facts.storage import Storage
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes
@@ -201,7 +201,7 @@ def replica_start_s(job: ServeJob, drive: Storage, facts: Facts) -> float:
 
 
 def replica_sizes(
-    model: Model | str, *, replicas: int = 1, rule: Autoscaling | None = None, slo: Slo | None = None,
+    model: ModelName, *, replicas: int = 1, rule: Autoscaling | None = None, slo: Slo | None = None,
     on_compile: Callable[[], None] | None = None, **options: Any,
 ) -> tuple[Size, ...]:  # fmt: skip
     """Many small replicas against few large ones: the accelerators of `replicas` (or of a rule's most) at every tp.

@@ -17,7 +17,7 @@ from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.models.positions import longest as longest_sequence
-from flopwise.facts.spec import DatedSourceSpec
+from flopwise.facts.spec import DatedSourceSpec, ModelName
 from flopwise.options import OptionError, take, without_none
 from flopwise.serving.deployment import paid_gpus, replica_of, spread
 from flopwise.serving.disaggregated import moved_s
@@ -257,7 +257,7 @@ class SimulationRequest:
         return merge_hits(run, self.requests, self.makers, self.cache.hit_s)
 
 
-def simulation_request(model: Model | str, *, one_pass: bool = False, **options: Any) -> SimulationRequest:
+def simulation_request(model: ModelName, *, one_pass: bool = False, **options: Any) -> SimulationRequest:
     """The requests, one replica and how replicas work; the replica's lengths become the means of the traffic.
 
     `options` are those of `Traffic` (`rate=5, trace=... `), `Scheduling`, `ServingSpec` (`tp=8 ...`),
