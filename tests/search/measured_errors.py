@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
-from flopwise.cost.rates import families
+from flopwise.cost.rates import VARIANTS, families
 from flopwise.data import DATA
 from named import FACTS
 
@@ -21,9 +21,10 @@ NORMAL = NormalDist()
 
 def spread_on(gpu: str, kind: str) -> float:
     """How many times wider the bands of a kind of prediction are on a device."""
-    chip = FACTS.accelerator(gpu)
-    family = families(chip)[0]
-    return FACTS.calibration.measured[kind].spread(family, f"{chip.vendor} {chip.kind}")
+    chip, measured = FACTS.accelerator(gpu), FACTS.calibration.measured[kind]
+    own = families(chip)[0]
+    family = own if own in measured.families else VARIANTS.get(own, own)
+    return measured.spread(family, f"{chip.vendor} {chip.kind}")
 
 
 TIMED = {"ampere", "hopper", "blackwell", "blackwell-ultra", "blackwell-rtx"}
@@ -32,9 +33,8 @@ TIMED = {"ampere", "hopper", "blackwell", "blackwell-ultra", "blackwell-rtx"}
 
 def class_on(gpu: str, name: str) -> str:
     """The class of a server's predictions on one device: a class of its own where no kernel of the family was timed."""
-    chip = FACTS.accelerator(gpu)
-    family = families(chip)[0]
-    return name if family in TIMED else f"{name}.far"
+    family = families(FACTS.accelerator(gpu))[0]
+    return name if VARIANTS.get(family, family) in TIMED else f"{name}.far"
 
 
 def quantiles(band: str, spread: float) -> tuple[float, float, float]:
