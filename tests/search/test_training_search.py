@@ -603,7 +603,7 @@ def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:
 
 def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
     """Where full recompute is the fastest that fits, it is of as few blocks as fit: faster than any row."""
-    model, recipe = load_model("Llama-2-13B"), recipe_with(seq_len=7168, global_batch=64, stack="fsdp-compile")
+    model, recipe = load_model("Llama-2-13B"), recipe_with(seq_len=6912, global_batch=64, stack="fsdp-compile")
     built = eight().cluster
     found = fastest_layout(model, recipe, built, 8, recompute=None, micro_batch=None)
     fixed = fastest_layout(model, recipe, built, 8, recompute=2, micro_batch=None)

@@ -81,6 +81,9 @@ def test_classes_tell_methods_modules_and_distance_apart() -> None:
     assert memory_class(hf, "adapters", measured) == "memory.adapters.transformers.seen"
     assert memory_class(hf, "quantised", measured) == "memory.quantised.transformers.unseen"
     assert memory_class(megatron, "full", measured) == "memory.full.framework.unseen"
+    assert memory_class(megatron, "full", {"megatron-te full": 9}) == "memory.full.framework.seen"
+    nobody = memory_class(FACTS.stack("in-house"), "full", {"in-house full": 9})
+    assert nobody == "memory.full.framework.unseen", "rows of others' own software say nothing of this one's"
 
 
 def test_methods_are_told_by_what_the_adapters_stand_on() -> None:

@@ -135,6 +135,7 @@ class TrainingStack(Software):
     activations: Literal["eager", "sdpa", "fused"]  # what its kernels keep for the backward pass
     fp8_inputs: bool  # under fp8 and below, keeps the inputs of linear layers in 8 bits for the backward pass
     hf_modules: bool  # runs the modules of transformers, with their habits
+    unnamed: bool = False  # whatever software nobody named: that of one publisher says nothing of another's
     fused_norms: bool = False  # an RMSNorm is one kernel, which keeps its input; else its fp32 operations keep theirs
     joins_norms: bool = False  # norms between convolutions run in the convolutions' kernels, in 16 bits
     weights_dtype: Literal["compute", "fp32"]  # of the resident trained weights

@@ -174,11 +174,12 @@ def memory_class(stack: TrainingStack, method: str, measured: Mapping[str, int])
     Modules of transformers keep what each model's author wrote, frameworks have layers of their own. `measured`: rows
     by "stack method".
 
-    Source: publishers left out in turn (benchmarks/accuracy). Assumes: software with rows of another method alone errs
-    as software without rows.
+    Source: publishers left out in turn (benchmarks/accuracy). Assumes: software with rows of another method alone, and
+    software that nobody named, errs as software without rows.
     """
     modules = "transformers" if stack.hf_modules else "framework"
-    return f"memory.{method}.{modules}.{'seen' if measured.get(f'{stack.name} {method}') else 'unseen'}"
+    seen = not stack.unnamed and measured.get(f"{stack.name} {method}")
+    return f"memory.{method}.{modules}.{'seen' if seen else 'unseen'}"
 
 
 def memory_band(recipe: Recipe, calibration: Calibration, device: Accelerator | None = None) -> ErrorBand:
