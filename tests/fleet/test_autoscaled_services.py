@@ -207,16 +207,16 @@ def test_a_fleet_follows_its_traffic() -> None:
 def test_a_day_through_the_simulator_holds_the_targets() -> None:
     """All of the day: the target holds in each hour, on about the machine-hours that the bill has.
 
-    At 7 requests/s; where half of the peak is just what some machines carry, the policy starts one more.
+    At 10 requests/s; where half of the peak is just what some machines carry, the policy starts one more.
     """
-    (scaled,) = answer(rate=7).scaled
+    (scaled,) = answer(rate=10).scaled
     day = scaled.simulated
     assert day is not None
     assert day["hours"] == 24
     assert day["targets"]["latency"]["held"]
     assert day["targets"]["latency"]["worst_hour_s"] <= 1.0
     assert day["answered_in_time_frac"] > 0.95
-    assert day["requests"] == pytest.approx(7 * 86400, rel=0.01)
+    assert day["requests"] == pytest.approx(10 * 86400, rel=0.01)
     more = day["machine_hours"] / day["planned_machine_hours"] - 1
     assert more == pytest.approx(0, abs=0.1)
     assert (scaled.note == "") == (more <= 0.05)  # what is more than a twentieth is said
