@@ -17,7 +17,7 @@ from flopwise.serving.estimate import estimate
 from flopwise.serving.iteration import StepLoad, prompt
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.open_loop import SteadyCurves, straight_lines
-from flopwise.serving.steady import fixed_batch, held_s
+from flopwise.serving.steady import fixed_batch, launch_wait_s
 from flopwise.serving.techniques import runner
 from named import head_weight_bits, layer_weight_bits, product_path, serve_job_with
 
@@ -358,11 +358,11 @@ def test_first_tokens_are_kept_until_the_next_prompts_are_launched() -> None:
     alone = at_once.step(StepLoad(prefill_tokens=1000, prefill_context=1000), ONE)
     launch_s = 1e-3 * float(alone.launches)
     assert float(alone.seconds) == pytest.approx(launch_s)
-    assert float(held_s(late, ONE, one, alone.seconds)) == pytest.approx(launch_s)
-    assert float(held_s(late, ONE, one, 1.25 * launch_s)) == pytest.approx(0.75 * launch_s)
-    assert float(held_s(late, ONE, one, 2.5 * launch_s)) == 0.0
+    assert float(launch_wait_s(late, ONE, one, alone.seconds)) == pytest.approx(launch_s)
+    assert float(launch_wait_s(late, ONE, one, 1.25 * launch_s)) == pytest.approx(0.75 * launch_s)
+    assert float(launch_wait_s(late, ONE, one, 2.5 * launch_s)) == 0.0
     for never in (at_once, replace(late, engine=replace(late.engine, mixes=True))):
-        assert float(held_s(never, ONE, one, alone.seconds)) == 0.0
+        assert float(launch_wait_s(never, ONE, one, alone.seconds)) == 0.0
     less, more = (closed_loop(machine, ONE, 64.0, 1000, 4000) for machine in (at_once, late))
     followed = (63 / 64 + 9 * 63 / 64 * float(less.prefill_share)) / 10
     assert float(more.ttft_s - less.ttft_s) == pytest.approx(followed * launch_s, rel=1e-6)

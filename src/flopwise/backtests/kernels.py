@@ -73,8 +73,8 @@ def _gemm_s(row: Row, r: Rates, table: Calibration) -> float:
     dtype = _text(row, "dtype")
     p = precision(dtype)
     elements = Elements(dtype, quantised=flag(row, "quantised", default=False))
-    slower = next((r.value[kernels.BLOCK_FRAC + s] for s in _software(row) if kernels.BLOCK_FRAC + s in r.value), 1.0)
-    r = replace(r, value={**r.value, kernels.PLAIN_PRODUCTS + "fp8_block": slower})
+    for software in _software(row):
+        r = replace(r, value={**r.value, **kernels.block_rates(r.value, software)})
     seconds = kernels.matmul_s(r, m, n, k, elements, cold=_cold(row)).seconds
     kind = "unpacked" if p.unpacked else "gemm" if not p.quantised else "block" if dtype == "fp8_block" else "scaled"
     return _wrapped_s(float(seconds), row, table, kind)

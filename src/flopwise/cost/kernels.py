@@ -9,7 +9,7 @@ allows, so `Timing.seconds` is never below the roofline of cold operands.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -274,6 +274,15 @@ class Heads(NamedTuple):
     qk_dim: Ints
     v_dim: Ints
     latent: bool = False
+
+
+def block_rates(value: Mapping[str, float], kernel: str) -> dict[str, float]:
+    """The rate of plain products with scales of blocks in a kernel of that name, as rates have it; nothing: the best.
+
+    Source: `block_frac.*` of data/calibration, over the device's best. Assumes: as there.
+    """
+    frac = value.get(BLOCK_FRAC + kernel)
+    return {} if frac is None else {PLAIN_PRODUCTS + "fp8_block": frac}
 
 
 def matmul_s(rates: Rates, m: Ints, n: Ints, k: Ints, elements: Elements = PLAIN, *, cold: bool = True) -> Timing:

@@ -24,7 +24,7 @@ from flopwise.serving.steady import (
     Steady,
     chunk_tokens,
     front_end_s,
-    held_s,
+    launch_wait_s,
     micro_batches,
     mixed_load,
     most_served_per_s,
@@ -208,8 +208,8 @@ def closed_loop(
     ttft_s = ttft_s + front_end_s(engine, prompt_tokens, users.others * each, users.others * users.batch)
     each = np.minimum(each, in_flight / (ttft_s + answer_s))
     ttft_s = np.maximum(ttft_s, in_flight / each - answer_s)  # Little: the rest is waiting
-    kept_s = _kept_s(runner, layout, users, steps)
-    ttft_s, tpot_s = ttft_s + kept_s, tpot_s - kept_s / np.maximum(output_tokens - 1.0, 1.0)
+    launching_s = _mean_launch_wait_s(runner, layout, users, steps)
+    ttft_s, tpot_s = ttft_s + launching_s, tpot_s - launching_s / np.maximum(output_tokens - 1.0, 1.0)
     rate, running = parts * each, parts * np.minimum(users.batch, in_flight)
     return Steady(
         ttft_s, tpot_s, rate, rate * output_tokens, running, steps.added_s, steps.share, steps.full_s, steps.decode,
@@ -255,8 +255,8 @@ def _wait_s(runner: Runner, users: _LoopUsers, steps: _LoopSteps, alone_s: Float
     return wait_s
 
 
-def _kept_s(runner: Runner, layout: ServingLayout, users: _LoopUsers, steps: _LoopSteps) -> Floats:
-    """Mean time for which an engine keeps first tokens (`held_s`): in the first round those of all steps but the last.
+def _mean_launch_wait_s(runner: Runner, layout: ServingLayout, users: _LoopUsers, steps: _LoopSteps) -> Floats:
+    """Mean wait of first tokens for a launch (`launch_wait_s`): in the first round, of all steps but the last.
 
     Others follow them the sooner: an answer waits for the prompts in any case.
 
@@ -266,7 +266,7 @@ def _kept_s(runner: Runner, layout: ServingLayout, users: _LoopUsers, steps: _Lo
     first = 1.0 - users.first_tokens / (users.in_flight * users.one.tokens)
     followed = (first + (ROUNDS - 1) * users.others * steps.share) / ROUNDS
     waits_s = (users.output_tokens - 1.0) * (steps.tpot_s - steps.decode.seconds)
-    return np.minimum(followed * held_s(runner, layout, users.one, step_s), waits_s)
+    return np.minimum(followed * launch_wait_s(runner, layout, users.one, step_s), waits_s)
 
 
 def _decoding_beside(runner: Runner, batch: Floats, in_flight: Floats) -> Floats:

@@ -23,19 +23,18 @@ from flopwise.cost.collectives import (
     level_groups,
 )
 from flopwise.cost.kernels import (
-    BLOCK_FRAC,
     DECODE_QUERIES,
     DOT,
     KEYS,
     LARGEST_HEAD,
     PACKED_16,
     PACKING,
-    PLAIN_PRODUCTS,
     PORTED,
     UNPACKED,
     VECTOR_FRAC,
     Elements,
     Timing,
+    block_rates,
     one_call_attention_s,
     pointwise_s,
     work_s,
@@ -944,18 +943,12 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool, 
     if on_intel(rates):
         value |= {k: v * engine.intel_matmul_frac for k, v in value.items() if k.startswith("matmul_frac.")}
     value["grouped_s"] *= value["joined_grouped_frac"] ** joins_experts
-    value |= _block_rates(value, engine)
+    value |= block_rates(value, engine.block_kernel)
     if engine.graphs and chains:
         kept = 1.0 - value["chained_frac"]
         value |= {name: value[name] * kept for name in STARTS} | {"core_bytes_per_s": value["core_bytes_per_s"] / kept}
     value = _core_limited(value, rates, engine)
     return rates if value == rates.value else replace(rates, value=value)
-
-
-def _block_rates(value: dict[str, float], engine: Engine) -> dict[str, float]:
-    """The rate of plain products with scales of blocks in the engine's kernel, over that of the device's best."""
-    frac = value.get(BLOCK_FRAC + engine.block_kernel)
-    return {} if frac is None else {PLAIN_PRODUCTS + "fp8_block": frac}
 
 
 def _core_limited(value: dict[str, float], rates: Rates, engine: Engine) -> dict[str, float]:

@@ -19,7 +19,7 @@ from flopwise.serving.steady import (
     Steady,
     chunk_tokens,
     front_end_s,
-    held_s,
+    launch_wait_s,
     micro_batches,
     prefill_budget,
     steps_unseen,
@@ -254,8 +254,8 @@ class OpenLoop(NamedTuple):
         lone_s = np.minimum(np.asarray(curves.steady.added_s)[:1], steady.added_s)  # a prompt that shares no step
         own_s = own_s + self._pieces * (lone_s + decode_s * engine.mixes) + waits * decode_s
         own_s = own_s + under_way * (steps_unseen(engine, per_s * mean_s) - planned) * mean_s
-        kept_s = held_s(curves.runner, curves.layout, one, steady.mixed.seconds - decode_s)
-        own_s = own_s + under_way * steady.prefill_share * kept_s
+        launching_s = launch_wait_s(curves.runner, curves.layout, one, steady.mixed.seconds - decode_s)
+        own_s = own_s + under_way * steady.prefill_share * launching_s
         step = _Spread(own_s, under_way * decode_s**2 / 12.0, 0.0)
         squares = steady.mixed.seconds**2 - decode_s**2
         longer_s = decode_s**2 + steady.prefill_share * squares

@@ -143,7 +143,7 @@ def steps_unseen(engine: Engine, prompts_per_step: Floats = 0.0, ranks: Ints = 1
     return steps
 
 
-def held_s(runner: Runner, layout: ServingLayout, one: Prompt, step_s: Floats) -> Floats:
+def launch_wait_s(runner: Runner, layout: ServingLayout, one: Prompt, step_s: Floats) -> Floats:
     """Seconds for which first tokens of a step of prompts are kept where another such step follows it.
 
     They go out once that one is launched, which the host begins when it has launched this one: two launches after this

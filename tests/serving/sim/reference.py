@@ -133,16 +133,16 @@ class ReferenceReplica:
 
     def begin(self, now: int) -> None:
         """Decide what the next step does."""
-        held_ps = self.setup.cost.held_ps - (self.ended_ps - self.began_ps)
+        wait_ps = self.setup.cost.next_launch_ps - (self.ended_ps - self.began_ps)
         self.began_ps = now
         budget, moved, preempted = self.limits.step_tokens, 0, False
         self.decoding, self.chunks = [s for s in self.running if s.todo == 0], []
         partial = next((s for s in self.running if s.todo), None)
         prompts_only = not self.limits.mix and (partial is not None or (self.fits() and self.waiting[0][1].todo > 0))
-        if prompts_only and self.ended_ps == now and self.role == WHOLE and held_ps > 0:
+        if prompts_only and self.ended_ps == now and self.role == WHOLE and wait_ps > 0:
             for sequence in self.joined:
-                self.log.first_ps[sequence.row] += held_ps
-                sequence.last_ps += held_ps
+                self.log.first_ps[sequence.row] += wait_ps
+                sequence.last_ps += wait_ps
         self.joined = []
         if prompts_only:
             self.decoding = []

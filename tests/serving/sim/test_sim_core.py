@@ -95,7 +95,7 @@ def some_cost(rng: Generator, unit: int) -> StepCost:
         front_token_ps=unit * int(rng.choice([0, 0, 1])),
         stream_ps=unit * int(rng.choice([0, 0, 1, 9])),
         decode_tokens=int(rng.integers(1, MOST_DRAFTED)),
-        late=bool(rng.integers(2)),
+        tokens_after_launch=bool(rng.integers(2)),
         beyond_ps=(unit * int(rng.choice([0, 50, 10**4])), unit * int(rng.integers(3))),
     )
 

@@ -147,10 +147,11 @@ def test_first_tokens_wait_for_the_launch_of_the_next_prompts() -> None:
     """
     limits = ReplicaLimits(max_batch=4, step_tokens=10, mix=False)
     for each_us, ready in ((10, (140, 240, 300)), (15, (150, 300, 450))):
-        cost = replace(linear(40, 4, ps_per_token=each_us * US), late=True, beyond_ps=(70 * US, 0))
+        cost = replace(linear(40, 4, ps_per_token=each_us * US), tokens_after_launch=True, beyond_ps=(70 * US, 0))
         run = simulate(trace(np.zeros(3), np.full(3, 10), np.full(3, 5)), cost, limits, engine=ENGINE)
         assert (run.outcome.first_ps // US).tolist() == list(ready)
-        free = simulate(trace(np.zeros(3), np.full(3, 10), np.full(3, 5)), replace(cost, late=False), limits)
+        at_once = replace(cost, tokens_after_launch=False)
+        free = simulate(trace(np.zeros(3), np.full(3, 10), np.full(3, 5)), at_once, limits)
         assert run.outcome.finish_ps.tolist() == free.outcome.finish_ps.tolist()
         total = float(np.sum(run.outcome.finish_ps - run.outcome.first_ps))
         middle = (bin_edges_ps()[:-1] + bin_edges_ps()[1:] - 1) / 2

@@ -841,9 +841,9 @@ def decode(w, p, a, steps, duration, more):
 
 
 @inner
-def hold(w, p, a):
+def delay_first_tokens(w, p, a):
     """First tokens of a step of prompts go out once the next such step is launched."""
-    wait_ps = w.held_ps - (p.ended - p.began)
+    wait_ps = w.next_launch_ps - (p.ended - p.began)
     if p.ended == p.now and p.role == WHOLE and wait_ps > 0:
         for place in range(p.joined):
             s = record(a.slots, p.first + a.lists[p.joining + place])
@@ -864,7 +864,7 @@ def begin_step(w, p, a, until):
     if not w.mix and row >= 0 and todo_of(record(a.rows, row)) > 0 and own_blocks(w, p, a, row) >= 0:
         only = True
     if only and p.joined > 0:
-        hold(w, p, a)
+        delay_first_tokens(w, p, a)
     p.joined = 0
     budget, moved, preempted, batch, grown = w.step_tokens, 0, False, 0, 0
     if not only and p.batch > 0:

@@ -74,7 +74,7 @@ class StepCost:
     launch_ps: tuple[int, int] = (0, 0)  # least of a step with prompts, and what is added if sequences decode in it
     graph_tokens: int = 0  # tokens of a step up to which `launch_ps` holds
     beyond_ps: tuple[int, int] = (0, 0)  # `launch_ps` of a step with more
-    late: bool = False  # tokens of a step of prompts wait until the next such step is launched, if one follows at once
+    tokens_after_launch: bool = False  # first tokens wait until the next step of prompts is launched, if one follows
     beside: int = 0  # place in the columns by sequences from which on they are of steps with prompts; 0: as of others
 
     @property
@@ -88,12 +88,12 @@ class StepCost:
         return self.beside or len(self.decode_ps)
 
     @property
-    def held_ps(self) -> int:
+    def next_launch_ps(self) -> int:
         """Time from the beginning of a step of prompts until the next one is launched; 0: tokens wait for no launch.
 
         Assumes: a launch takes as long whatever the tokens, and no graphs hold prompts.
         """
-        return 2 * self.beyond_ps[0] * (self.late and not self.graph_tokens)
+        return 2 * self.beyond_ps[0] * (self.tokens_after_launch and not self.graph_tokens)
 
     @property
     def front_scalars(self) -> tuple[int, int, int, int]:

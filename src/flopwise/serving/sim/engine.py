@@ -353,7 +353,7 @@ def _step_cost(
         decode_tokens=timed.each, front_ps=round(runner.engine.front_s * PS),
         front_token_ps=round(runner.engine.front_token_s * PS), stream_ps=round(runner.engine.stream_s * PS),
         launch_ps=launch_ps, graph_tokens=graph_tokens, beyond_ps=beyond_ps,
-        late=runner.engine.tokens_after_launch,
+        tokens_after_launch=runner.engine.tokens_after_launch,
     )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ class FastFleet:
         }  # fmt: skip
         for name, value in values.items():
             self.world[name] = value
-        for name in ("request_ps", "front_ps", "front_token_ps", "stream_ps", "held_ps"):
+        for name in ("request_ps", "front_ps", "front_token_ps", "stream_ps", "next_launch_ps"):
             self.world[name] = getattr(setup.cost, name)
         self.replicas["role"], self.replicas["due"] = setup.roles, NEVER
         for name, start, each in (

@@ -116,7 +116,7 @@ WORLD = record(
     "window", "balancer",
     "together",  # requests are sent where no replica is ahead of them
     "closed", "direct",  # an answer is followed by a request; which the only replica puts into its own inbox
-    "think", "request_ps", "front_ps", "front_token_ps", "stream_ps", "held_ps",
+    "think", "request_ps", "front_ps", "front_token_ps", "stream_ps", "next_launch_ps",
     "least_ps",  # no step with tokens is shorter
     "next", "issued", "done",
     "brought",  # the request that comes to a replica now, which looks for its prefix in stores; or -1
