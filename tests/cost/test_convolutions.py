@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flopwise.cost.convolutions import convolution_step_s, usable_precision
+from flopwise.cost.convolutions import FUSED_PASSES, JOINED_PASSES, convolution_step_s, usable_precision
 from flopwise.cost.rates import Rates, rates
 from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
@@ -152,10 +152,13 @@ def test_norms_in_the_kernels_of_convolutions_move_half() -> None:
     )
     output, stream = 32 * 3136 * 256, device.read_bytes_per_s * device.value["pointwise_frac"]
     for then, passes in ((("norm", "relu"), 4), (("norm", "add", "relu"), 4 + 4)):
-        moved = convolution_step_s(device, [replace(layer, then=then)], 32, "fp16", joined=True).pointwise_s
+        moved = convolution_step_s(
+            device, [replace(layer, then=then)], 32, "fp16", norm_passes=JOINED_PASSES
+        ).pointwise_s
         assert float(moved) == pytest.approx(passes * output * 2 / stream, rel=0.05)
     for one, precision in ((layer, "tf32"), (replace(layer, then=("relu",)), "fp16")):
-        plain, joined = (convolution_step_s(device, [one], 32, precision, joined=way).seconds for way in (False, True))
+        ways = FUSED_PASSES, JOINED_PASSES
+        plain, joined = (convolution_step_s(device, [one], 32, precision, norm_passes=way).seconds for way in ways)
         assert float(plain) == float(joined)
 
 

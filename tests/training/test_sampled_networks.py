@@ -88,10 +88,8 @@ def test_turned_operands_are_six_passes_each() -> None:
         network="", layer="", inputs=64, outputs=256, taps=1, positions=100, repeats=1, then=("norm", "relu")
     )
     own, batch = rates(FACTS.accelerator("A100-SXM-80")), np.array(1e6)
-    last, first, turned = (
-        convolution_step_s(own, [layer, layer], batch, "fp16", **ways)
-        for ways in ({}, {"fused": False}, {"fused": False, "transposed": True})
-    )
+    norms: tuple[dict[str, Any], ...] = ({}, {"norm_passes": {}}, {"norm_passes": {}, "transposed": True})
+    last, first, turned = (convolution_step_s(own, [layer, layer], batch, "fp16", **ways) for ways in norms)
     per_byte = float(turned.pointwise_s - first.pointwise_s) / (2 * 6 * 2 * 100 * 320 * 1e6)
     assert per_byte == pytest.approx(1 / own.read_bytes_per_s, rel=0.02)
     assert float(first.pointwise_s - last.pointwise_s) / (2 * 5 * 2 * 100 * 256 * 1e6) == pytest.approx(

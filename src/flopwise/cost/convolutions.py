@@ -7,7 +7,7 @@ of images have linear layers, which are convolutions of one tap, and attention b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -107,18 +107,18 @@ def usable_precision(rates: Rates | None, precision: str) -> str:
 
 def convolution_step_s(
     rates: Rates, layers: Sequence[ConvolutionLayer], batch: Ints, precision: str, launch_s: float = 0.0,
-    state_bytes: float = MOMENTUM_BYTES, *, joined: bool = False, fused: bool = True, transposed: bool = False,
+    state_bytes: float = MOMENTUM_BYTES, *, norm_passes: Mapping[str, float] = FUSED_PASSES, transposed: bool = False,
 ) -> Parts:  # fmt: skip
     """Seconds of one training step of `batch` samples; shape of `batch`.
 
-    `launch_s`: host time of a launch; `state_bytes`: of the optimizer, a parameter; `joined`: norms run in the kernels
-    of the convolutions around them; `fused`: what follows a norm in 16 bits runs in its kernel; `transposed`: operands
+    `launch_s`: host time of a launch; `state_bytes`: of the optimizer, a parameter; `norm_passes`: passes of a norm in
+    16 bits and of what follows it, where they are other than `PASSES` because kernels join them; `transposed`: operands
     of each product are turned before and after it. Seconds of attention are among those of the products.
 
     Source: Chetlur et al. 2014 (cuDNN, arXiv:1410.0759) section 3, implicit matrix products; kernel rates as
     `flopwise.cost.kernels`, nothing here is fitted. cuDNN 7.4 and later: cudnnBatchNormalizationForwardTrainingEx with
     activation and addition, for channels-last tensors of 16 bits. cuDNN 8 developer guide, runtime fusion engines:
-    ConvBNfprop (scale, bias, ReLU, convolution, statistics), ConvBNwgrad and DgradDreluBNBwdWeight, for `joined`.
+    ConvBNfprop (scale, bias, ReLU, convolution, statistics), ConvBNwgrad and DgradDreluBNBwdWeight (`JOINED_PASSES`).
     Assumes: inputs are read once from DRAM, whatever the taps; nothing is fused with a convolution; who trains in 16
     bits does so channels last; the host launches ahead of the device.
     """
@@ -139,11 +139,9 @@ def convolution_step_s(
             moving = moving + layer.repeats * pointwise_s(rates, turned_bytes).seconds
         for operation in layer.before:
             moving = moving + layer.repeats * pointwise_s(rates, PASSES[operation] * input_bytes).seconds
-        with_norm = {}
-        if fused and elem == 2.0 and "norm" in layer.then:
-            with_norm = JOINED_PASSES if joined else FUSED_PASSES
+        own_passes = norm_passes if elem == 2.0 and "norm" in layer.then else {}
         for operation in layer.then:
-            passes = with_norm.get(operation, PASSES[operation])
+            passes = own_passes.get(operation, PASSES[operation])
             if passes:
                 moving = moving + layer.repeats * pointwise_s(rates, passes * output_bytes).seconds
     update = update_s(rates, sum(layer.weights for layer in layers), state_bytes)

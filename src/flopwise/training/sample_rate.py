@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flopwise.cost.convolutions import ELEM_BYTES, MOMENTUM_BYTES, Parts, convolution_step_s, usable_precision
+from flopwise.cost.convolutions import (
+    ELEM_BYTES,
+    FUSED_PASSES,
+    JOINED_PASSES,
+    MOMENTUM_BYTES,
+    Parts,
+    convolution_step_s,
+    usable_precision,
+)
 from flopwise.cost.intervals import ErrorBand, error_band
 from flopwise.errors import SpecError
 from flopwise.facts import defaults
@@ -24,7 +32,7 @@ from flopwise.training.samples import SampledWorkload
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from flopwise.cost.cluster import Cluster
     from flopwise.facts.samples import ConvolutionLayer
@@ -92,21 +100,22 @@ def _rate_by_layers(
     And of tensors with channels first, between kernels that take them so and kernels that want them turned.
     """
 
-    def parts_of(software: TrainingStack, *, fused: bool = True, transposed: bool = False) -> Parts:
+    def parts_of(software: TrainingStack, norm_passes: Mapping[str, float], *, transposed: bool = False) -> Parts:
         return convolution_step_s(
             cluster.rates, layers, size, dtype, software.launch_s, _update_bytes(layers, facts),
-            joined=software.joins_norms, fused=fused, transposed=transposed,
+            norm_passes=norm_passes, transposed=transposed,
         )  # fmt: skip
 
-    parts, record = parts_of(stack), facts.stacks[RECORD_STACK]
+    parts = parts_of(stack, JOINED_PASSES if stack.joins_norms else FUSED_PASSES)
+    record = facts.stacks[RECORD_STACK]
     notes: tuple[str, ...] = ()
     normed = ELEM_BYTES[dtype] == 2.0 and any("norm" in layer.then for layer in layers)
     if normed and not stack.joins_norms and record.runs_on(cluster.accelerator):
-        faster = float(parts.seconds) / float(parts_of(record).seconds)
+        faster = float(parts.seconds) / float(parts_of(record, JOINED_PASSES).seconds)
         joined = f"joined with convolutions, as in records, they make a step {faster:.2f} times as fast"
         notes = (f"norms are kernels of their own, as {stack.name} runs them; {joined} (train --stack {record.name})",)
     if normed and stack.name in CHANNELS_FIRST:
-        ends = [float(parts_of(stack, fused=False, transposed=turned).seconds) for turned in (False, True)]
+        ends = [float(parts_of(stack, {}, transposed=turned).seconds) for turned in (False, True)]
         slower = " to ".join(f"{end / float(parts.seconds):.2f}" for end in ends)
         first = "channels first, as PyTorch has images by default"
         notes += (f"channels come last; {first}, a step takes {slower} times as long",)
