@@ -26,8 +26,10 @@ from flopwise.backtests.training import (
     ATTENTION,
     COMPILED_LOSS,
     DTYPES,
+    PEFT_STACKS,
     PRECISIONS,
     RECOMPUTE,
+    UPCAST_YEAR,
     ZERO,
     offloads,
     recomputed_modules,
@@ -59,9 +61,6 @@ USUAL_LORA = {"torchtune": (8, "qv"), "litgpt": (8, "qv")}
 """The same for tools whose recipes default to others."""
 VAGUE = {"not stated": ("device", "allocated", "device"), "peak": ("allocated", "allocated", "reserved")}
 """What a reading in vague words may be: the usual, and both ends."""
-PEFT_STACKS, UPCAST_YEAR = ("hf-trainer", "deepspeed", "axolotl"), 2025
-"""Software whose adapters are PEFT's, and the first whole year of its 0.12, which has them in fp32 over a base in 16
-bits by default (get_peft_model, autocast_adapter_dtype)."""
 ADAPTER_METHODS = {"lora", "qlora", "lora_emb", "dora", "qdora", "lora-fa", "rslora"}
 SMALL_METHODS = {"adapter", "adapter_v2", "ia3", "ln_tuning", "vera", "prefix_tuning", "boft"}
 SELECTIVE: dict[str, Selective | None] = {

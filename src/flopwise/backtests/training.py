@@ -98,6 +98,9 @@ LORA_RANK, LORA_TARGETS = 16, "attention"
 DTYPES: dict[str, str | None] = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 ADAPTER_DTYPES: dict[str, Literal["fp32", "bf16"]] = {"fp32": "fp32", "bf16": "bf16"}
 """What is trained of a row with adapters, in the types that they may have."""
+PEFT_STACKS, UPCAST_YEAR = ("hf-trainer", "deepspeed", "axolotl"), 2025
+"""Software whose adapters are PEFT's, and the first whole year of its 0.12, which has them in fp32 over a base in 16
+bits by default (get_peft_model, autocast_adapter_dtype)."""
 SHAPE = ("num_layers", "hidden", "num_heads", "num_kv_heads", "inter", "vocab", "seq_len", "head_dim")
 
 
@@ -293,7 +296,8 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
     lora = None
     if base:
         targets = lora_targets(row.get("lora_targets") or LORA_TARGETS)
-        adapters = choice(row, "weights_dtype", ADAPTER_DTYPES, Lora().adapter_dtype)
+        narrow = row_stack(row).startswith(PEFT_STACKS) and whole(row, "year", UPCAST_YEAR) < UPCAST_YEAR
+        adapters = choice(row, "weights_dtype", ADAPTER_DTYPES, "bf16" if narrow else Lora().adapter_dtype)
         rank, form = whole(row, "lora_rank", LORA_RANK), facts.weight_format(base)
         lora = Lora(rank=rank, targets=targets, base=form, adapter_dtype=adapters)
     replicas = int(layout.dp) * int(layout.micro_batch)

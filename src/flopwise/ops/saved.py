@@ -55,7 +55,7 @@ class Setting:
     clamps: bool = True  # what limits an activation's inputs is an operation of its own, no part of the activation
     trainable: Trainable = "all"  # or names of the linears with adapters (LoRA)
     rank: int = 0  # of the adapters on the items that `trainable` names
-    dropped: bool = False  # adapters read a dropped-out copy, which the caller counts, and keep no input
+    dropped: bool = False  # adapters keep a copy, dropped out or cast, which the caller counts, and no input
 
     def __post_init__(self) -> None:
         """Raise SpecError for an implementation that is not known."""

@@ -10,13 +10,15 @@ from flopwise.facts.formats import Role, tensor_role
 from flopwise.ops.backward import adapter_items
 from flopwise.ops.tensors import item_parameters, sharded_parameters
 from flopwise.ops.types import Floats, Ints
-from flopwise.training.layout import Lora
+from flopwise.training.layout import Lora, Recipe
 
 _ROLES: dict[str, tuple[Role, ...]] = {
     "q": ("attention_q",), "k": ("attention_k",), "v": ("attention_v",), "o": ("attention_o",),
     "gate": ("gate",), "up": ("up",), "down": ("down",),
 }  # fmt: skip
 _LATENT = ("attention/q_a_proj", "attention/q_b_proj", "attention/kv_a_proj", "attention/kv_b_proj")
+
+PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 
 
 def adapted_products(items: Iterable[Item], lora: Lora) -> list[Linear]:
@@ -46,6 +48,19 @@ def adapter_matrices(items: Iterable[Item], lora: Lora) -> list[Linear]:
     """The trained matrices of the adapters beside one layer's `items`: both of each pair, or the second of LoRA-FA."""
     pairs = (adapter_items(item, lora.rank) for item in adapted_products(items, lora))
     return [part for down, up in pairs for part in ((up,) if lora.method == "lora-fa" else (down, up))]
+
+
+def casts_inputs(recipe: Recipe) -> bool:
+    """True if every adapter casts its input to fp32, which autocast casts back to 16 bits for the product.
+
+    Source: PEFT, get_peft_model (autocast_adapter_dtype: adapters in fp32) and tuners/lora/layer.py, Linear.forward
+    (_cast_input_dtype); lora/bnb.py casts nothing under autocast.
+    Assumes: stacks that keep a master copy of 16-bit weights (DeepSpeed) hold adapters so, and run without autocast.
+    """
+    lora, stack = recipe.lora, recipe.stack
+    if lora is None or lora.adapter_dtype != "fp32" or lora.base.name not in PLAIN_BASES:
+        return False
+    return stack.hf_modules and not stack.master_weights and recipe.elem_bytes < 4
 
 
 def trainable_parameters(model: Model, lora: Lora) -> int:

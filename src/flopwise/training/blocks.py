@@ -54,7 +54,7 @@ from flopwise.ops.work import (
     of_experts,
     projects_attention,
 )
-from flopwise.training.adapters import adapted_products
+from flopwise.training.adapters import PLAIN_BASES, adapted_products, casts_inputs
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
 from flopwise.values import dataclass, replace
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 
 SUM_BYTES = 4.0
 """Bytes of an element of the sum of attention's pieces."""
-PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 TIMED = (
     "forward_s", "backward_s", "attention_s", "light_s", "raised_s", "named_s", "weight_s", "attention_back_s",
 )  # fmt: skip
@@ -410,6 +409,7 @@ def _kernels_of(own: Sequence[tuple[Group, bool]], context: BlockContext, in_lay
             yield kernel
         yield from expert_kernels(group, context)
         yield from routing_kernels(group, context)
+        yield from adapter_kernels(group, context)
 
 
 def has_fused_experts(items: Sequence[Item], recipe: Recipe) -> bool:
@@ -517,6 +517,51 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                 figures = _seconds(work, "bf16", context, timing)
                 kernel = BlockKernel(work, "bf16", not suffix, False, *figures)  # noqa: FBT003
                 yield kernel._replace(modules=frozenset({"moe", "activation"} if what == "clamp" else {"moe"}))
+
+
+ADAPTER_TRAFFIC = {
+    "cast": ((3.0, 3.0), (3.0, 3.0)),
+    "dropout": ((1.0, 1.5), (1.5, 1.0)),
+    "wide dropout": ((2.0, 2.5), (2.5, 2.0)),
+    "gradients": ((0.0, 0.0), (2.0, 1.0)),
+    "sum": ((3.0, 2.0), (1.0, 1.0)),
+    "clone": ((1.0, 1.0), (0.0, 0.0)),
+}
+"""16-bit elements read and written, forward and backward, an element of an adapter's input or result: see below."""
+
+
+def adapter_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]:
+    """The elementwise kernels around an adapter's two products in eager PyTorch; none where the stack fuses them.
+
+    Of an element of the input: a cast to fp32 and one back (`casts_inputs`), the same backward; dropout, with a mask of
+    a byte; backward, the sum of its gradients from base and adapter. Of one of the result: it is scaled (read, write)
+    and added to the base's (read both, write), which a 4-bit base clones before; backward it is scaled.
+
+    Source: counting the operations of PEFT's tuners/lora/layer.py, Linear.forward, and bnb.py, Linear4bit.forward, and
+    of their derivatives in PyTorch; torchtune's and LitGPT's layers scale and add alike.
+    Assumes: no tensor stays in a cache; the host launches them within the time of the products that they stand beside.
+    """
+    lora, software = context.recipe.lora, context.software
+    if lora is None or context.rates.compiles or not (software.hf_modules or software.activations != "fused"):
+        return
+    item, casts = group[0], casts_inputs(context.recipe)
+    if item.name.endswith("/lora_a"):
+        runs = {"cast": casts, "wide dropout" if casts else "dropout": lora.dropout, "gradients": True}
+    elif item.name.endswith("/lora_b"):
+        runs = {"sum": True, "clone": software.hf_modules and lora.base.name.startswith("nf4")}
+    else:
+        return
+    made = item_work(item, context.shape, context.split)
+    assert made is not None
+    elems = made.in_elems if "cast" in runs else made.out_elems
+    for what in (name for name, holds in runs.items() if holds):
+        passes = ADAPTER_TRAFFIC[what][: 2 if context.block.backward else 1]
+        for (read, written), suffix in zip(passes, ("", GRADIENT), strict=False):
+            if read:
+                name = f"{item.name}/{what}{suffix}"
+                work = Work(name=name, kind="pointwise", in_elems=read * elems, out_elems=written * elems)
+                figures = _seconds(work, "bf16", context, work_s(context.rates, work, context.elements))
+                yield BlockKernel(work, "bf16", not suffix, False, *figures)  # noqa: FBT003
 
 
 def routing_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]:

@@ -25,7 +25,7 @@ from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.ops.work import is_activation, of_dense_mlp, of_experts, projects_attention
-from flopwise.training.adapters import adapted_products, adapter_parameters, extra_items
+from flopwise.training.adapters import adapted_products, adapter_parameters, casts_inputs, extra_items
 from flopwise.training.frozen import Block, SplitModel, run_model
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.muon import hidden_matrices
@@ -195,6 +195,7 @@ class MemoryTable:
         self.lora = recipe.lora
         self.quantised = self.lora is not None and self.lora.base.name not in ("bf16", "fp16", "fp32")
         self.keeps_inputs = self.quantised and self.software.quantised_keeps_input
+        self.copies_inputs = casts_inputs(recipe) or (self.lora is not None and self.lora.dropout)
         casts = recipe.lora is not None and recipe.lora.base.name in _BITSANDBYTES
         casts = casts and recipe.weights_dtype in (None, "fp32")
         self.fp32_stream, self.fp32_ends = casts and self.software.fp32_stream, casts and self.software.fp32_ends
@@ -279,17 +280,17 @@ class MemoryTable:
         return kept + self._kept_for_adapters(layer, split, seq)
 
     def _kept_for_adapters(self, layer: Layer, split: Split, seq: Ints) -> Floats:
-        """Bytes of dropped-out inputs, with their masks, and of outputs that a method's factors read."""
+        """Bytes of inputs that are cast or dropped out, with masks, and of outputs that a method's factors read."""
         lora = self.lora
         if lora is None:
             return 0.0
         tokens = seq / split.cp
         kept = _kept_outputs(layer.items, lora, split.tp) * self.elem_bytes * tokens
-        if not lora.dropout:
+        if not self.copies_inputs:
             return kept
         joint = self.software.joint_dropout
         inputs = {(joint and i.reads) or i.name: i.inputs for i in adapted_products(layer.items, lora)}
-        return kept + sum(inputs.values()) * (self.elem_bytes + 1.0) * tokens
+        return kept + sum(inputs.values()) * (self.elem_bytes + lora.dropout) * tokens
 
     def _setting(self, layer: Layer, split: Split) -> dict[str, Any]:
         """Fields of `Setting` beside the shape."""
@@ -298,7 +299,7 @@ class MemoryTable:
             "implementation": self.implementation, "elem_bytes": self.elem_bytes, "split": split, "habit": self.habit,
             "flash": self.recipe.attention != "eager", "trainable": self._trainable(layer),
             "rank": 0 if lora is None else lora.rank,
-            "dropped": lora is not None and lora.dropout and not self.keeps_inputs,
+            "dropped": self.copies_inputs and not self.keeps_inputs,
             "clamps": self.implementation != "fused" or "clamp" in self.software.expert_kernels,
         }  # fmt: skip
 
