@@ -539,7 +539,8 @@ def adapter_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel
 
     Source: counting the operations of PEFT's tuners/lora/layer.py, Linear.forward, and bnb.py, Linear4bit.forward, and
     of their derivatives in PyTorch; torchtune's and LitGPT's layers scale and add alike.
-    Assumes: no tensor stays in a cache; the host launches them within the time of the products that they stand beside.
+    Assumes: they stream at the memory's rate, as all that PyTorch vectorises; no tensor stays in a cache; the host
+    launches them within the time of the products that they stand beside.
     """
     lora, software = context.recipe.lora, context.software
     if lora is None or context.rates.compiles or not (software.hf_modules or software.activations != "fused"):
@@ -558,9 +559,11 @@ def adapter_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel
         passes = ADAPTER_TRAFFIC[what][: 2 if context.block.backward else 1]
         for (read, written), suffix in zip(passes, ("", GRADIENT), strict=False):
             if read:
-                name = f"{item.name}/{what}{suffix}"
-                work = Work(name=name, kind="pointwise", in_elems=read * elems, out_elems=written * elems)
-                figures = _seconds(work, "bf16", context, work_s(context.rates, work, context.elements))
+                name, rates = f"{item.name}/{what}{suffix}", context.rates
+                work = Work(name=name, kind="gather", in_elems=read * elems, out_elems=written * elems)
+                moved = (read + written) * elems * ACT_BYTES
+                seconds = rates.value["kernel_s"] + moved / rates.read_bytes_per_s
+                figures = seconds, seconds, 0.0, 0.0, moved / rates.hbm_bytes_per_s
                 yield BlockKernel(work, "bf16", not suffix, False, *figures)  # noqa: FBT003
 
 
