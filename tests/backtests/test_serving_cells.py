@@ -26,6 +26,7 @@ from flopwise.backtests.serving import (
     row_lengths,
 )
 from flopwise.backtests.trtllm_bench import BenchLimits
+from flopwise.cost.collectives import all_reduce_s
 from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.formats import BF16
@@ -63,6 +64,7 @@ def _printed(**cells: str) -> Mapping[str, str]:
         ({"engine": "sglang", "engine_version": "0.4.6"}, "sglang-2025"),
         ({"engine": "sglang", "date": "2025-04-04"}, "sglang-2024"),
         ({"engine": "sglang", "date": "2025-12"}, "sglang-2025"),
+        ({"engine": "SGLang-JAX", "engine_version": "0.1.0", "date": "2026-10-01"}, "sglang"),  # releases of its own
         ({"engine": "TensorRT-LLM (Triton backend)"}, "tensorrt-llm"),
         ({"engine": "NIM (TRT-LLM)", "engine_version": "1.8.0"}, "tensorrt-llm"),
         ({"engine": "TensorRT-LLM", "engine_version": "0.6.1"}, "tensorrt-llm-2023"),
@@ -382,6 +384,27 @@ def test_a_power_limit_is_the_devices() -> None:
     assert (limited.cluster.accelerator.tdp_w, free.cluster.accelerator.tdp_w) == (400.0, 700.0)
     slow, fast = (estimate(job).ttft_s.value for job in (limited, free))
     assert slow > 1.05 * fast
+
+
+def test_devices_reach_each_other_as_the_row_states() -> None:
+    """A ring of n sends 2 (n - 1) / n of the bytes a rank; through the host all n share half of one link (L40S).
+
+    With peer access each has 0.37 of its own link (data/calibration): for 1 GB on four that is 4 x 0.37 / 0.5 as fast.
+    """
+    cells = {"gpu": "RTX 5090", "gpus": "4", "tp": "4", "model": "Llama-3-8B", "engine": "vllm",
+             "mode": "serving_concurrency", "concurrency": "8"}  # fmt: skip
+
+    def seconds(stated: str) -> float:
+        job, _ = row_job(cells | {"intra_node": stated}, FACTS)
+        return float(all_reduce_s(job.cluster.fabric, 1e9, 4))
+
+    assert seconds("") == seconds("host")  # drivers of these cards have no peer access
+    assert seconds("host") / seconds("pcie") == pytest.approx(4 * 0.37 / 0.5, rel=0.02)
+    assert seconds("host") == pytest.approx(2 * 0.75 * 1e9 / (0.5 * 63e9 / 4), rel=0.02)
+    with pytest.raises(UnknownNameError, match="intra_node"):
+        row_job(cells | {"intra_node": "nvlink"}, FACTS)
+    with pytest.raises(SpecError, match="no fast link"):
+        row_job(cells | {"intra_node": "link"}, FACTS)
 
 
 def test_settings_of_the_engine_are_those_of_the_row() -> None:

@@ -22,7 +22,7 @@ TEXT = {
     "library_version", "op", "kernel", "dtype", "kv_dtype", "warm", "workload", "attention_dp", "weights", "engine",
     "engine_version", "eager", "prefill_delayer", "speculation", "mode", "lengths", "arrivals",
     "arrivals_per_s", "requests",
-    "dispatch", "config", "double_quant", "covers", "tpot_reading", "ttft_reading", "routing",
+    "dispatch", "config", "double_quant", "covers", "tpot_reading", "ttft_reading", "routing", "intra_node",
 }  # fmt: skip
 """Columns that hold no plain numbers."""
 

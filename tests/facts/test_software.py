@@ -78,6 +78,22 @@ def test_engines_take_on_what_their_sources_say_of_a_device(
     assert served.on(large) == row.on(large)
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpu", "narrow", "wide"),
+    [
+        ("sglang", "B200", 512, 512), ("sglang", "H200", 256, 512), ("sglang", "A100-80GB", 256, 512),
+        ("sglang", "L40S", 32, 160), ("sglang", "A100-40GB", 32, 160), ("sglang", "RTX 5090", 24, 80),
+        ("sglang", "L4", 24, 80), ("sglang", "T4", 8, 8), ("sglang", "Ascend 910B3", 64, 128),
+        ("sglang-2025", "H100-SXM", 256, 512), ("sglang-2024", "H100-SXM", 160, 160),
+        ("sglang-2024", "RTX 4090", 8, 80), ("sglang", "TPU v6e", 0, 0), ("vllm", "H100-SXM", 0, 0),
+    ],
+)  # fmt: skip
+def test_sglang_captures_steps_by_the_memory_of_a_device(engine: str, gpu: str, narrow: int, wide: int) -> None:
+    """SGLang, ServerArgs: cuda_graph_max_bs below and from tp 4 on; 160 in 2024, less below 25 GB."""
+    served = FACTS.engine(engine).on(FACTS.resolve(gpu).accelerator)
+    assert (served.graph_batch, served.wide_graph_batch) == (narrow, wide)
+
+
 def test_limits_by_device_are_read_strictly(tmp_path: Path) -> None:
     limits = {"source": "a test", "date": "2026-11-27", "step_limits": ["A100: 256 sequences"]}
     (tmp_path / "engines.json").write_text(json.dumps({"vllm": {"limits": limits}}), encoding="utf-8")
@@ -88,7 +104,8 @@ def test_limits_by_device_are_read_strictly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "engine"),
     [("LM Studio", "llama.cpp"), ("koboldcpp", "llama.cpp"), ("llama-server", "llama.cpp"), ("vllm-ascend", "vllm"),
-     ("huggingface", "hf"), ("optimum-neuron", "neuron"), ("ollama", "llama.cpp"), ("trtllm", "tensorrt-llm")],
+     ("huggingface", "hf"), ("optimum-neuron", "neuron"), ("ollama", "llama.cpp"), ("trtllm", "tensorrt-llm"),
+     ("SGLang-JAX", "sglang")],
 )  # fmt: skip
 def test_programs_built_on_an_engine_are_that_engine(given: str, engine: str) -> None:
     assert load_facts().engine(given).name == engine

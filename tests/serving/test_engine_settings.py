@@ -204,6 +204,34 @@ def test_graphs_of_steps_with_prompts_hold_so_many_tokens(tokens: int, *, held: 
     assert cost.seconds(chunk=tokens - 4, batch=4, cached=4 * INPUT) == pytest.approx(expected + 1e-3 * layers)
 
 
+def test_steps_that_decode_more_sequences_than_graphs_hold_are_launched() -> None:
+    """SGLang captures up to so many of an attention replica: 4 of them here, 8 where ranks are four; 1 ms for each
+    operation of what it did not capture, whatever is cached. As the simulator has it; what is eager has no graphs."""
+    bare: dict[str, Any] = {"launch_s": 1e-3, "layer_s": 0.0, "step_s": 0.0}
+    limited, free = _machine(**bare, graph_batch=4, wide_graph_batch=8), _machine(**bare)
+    layouts = (ONE, ServingLayout(tp=2), ServingLayout(tp=4), ServingLayout(tp=2, dp=2))
+    for layout, most in zip(layouts, (4, 4, 8, 8), strict=True):
+        for batch in (most, most + 1):
+            load = StepLoad(decode_batch=batch, decode_context=INPUT)
+            step = free.step(load, layout)
+            expected = 1e-3 * float(step.launches) if batch > most else float(step.seconds)
+            assert float(limited.step(load, layout).seconds) == pytest.approx(expected)
+    columns = limited.step(StepLoad(decode_batch=np.array([4, 5]), decode_context=INPUT), ONE).seconds
+    assert columns[1] > 10 * columns[0]
+    reads = StepLoad(prefill_tokens=64, prefill_context=64, decode_batch=5, decode_context=INPUT)
+    assert float(limited.step(reads, ONE).seconds) == float(free.step(reads, ONE).seconds)  # of prompts: another rule
+    job = plain_job(input_tokens=INPUT, output_tokens=OUTPUT, concurrency=8)
+    rows = [replace(one.engine, step_limits=()) for one in (free, limited)]
+    held, beyond = (replica(replace(job, engine=row)).cost for row in rows)
+    assert beyond.seconds(batch=4, cached=4 * INPUT) == held.seconds(batch=4, cached=4 * INPUT)
+    launched_s = float(limited.step(StepLoad(decode_batch=5, decode_context=INPUT), ONE).seconds)
+    for cached in (INPUT, 64 * INPUT):
+        assert beyond.seconds(batch=5, cached=cached) == pytest.approx(launched_s)
+    assert beyond.seconds(batch=5, chunk=64) == held.seconds(batch=5, chunk=64)
+    eager = replica(replace(job, engine=rows[1], eager=True)).cost
+    assert (eager.graph_batch, eager.outgrown_ps) == (0, 0)
+
+
 @pytest.mark.parametrize("tokens", [256, 512, 513])
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "Qwen3-30B-A3B", "Qwen3.6-35B-A3B", "Mamba-2.8B"])
 def test_a_lone_users_prompt_is_launched_once(model: str, tokens: int) -> None:

@@ -400,7 +400,7 @@ COLUMNS: dict[str, dict[str, Origin]] = {
         "memory_frac": "gpu_memory_utilization",
         "prefix_cache": "prefix_caching", "prefix_hit": "prefix_cache_hit_rate",
         "recv_interval": "scheduler_recv_interval", "batch_wait": "batch_wait_timeout_iters",
-        **_same("speculation", "stream_interval", "power_limit_w", "mode"),
+        **_same("speculation", "stream_interval", "power_limit_w", "intra_node", "mode"),
         "input_tokens": "input_len", "output_tokens": "output_len", "lengths": _lengths,
         **_same("concurrency", "batch"), "arrivals": "arrivals", "arrivals_per_s": "request_rate",
         "requests": _requests, "output_tokens_per_s": _output_tokens_per_s,

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from flopwise.backtests import trtllm_bench
 from flopwise.backtests.prediction import BRACKETS, Prediction, Row, flag, number, stated_model, whole
 from flopwise.cost.cluster import Cluster, cluster
-from flopwise.cost.spec import with_power_limit
+from flopwise.cost.spec import INTRA_NODE, with_power_limit
 from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
 from flopwise.facts.architecture import Model
-from flopwise.facts.catalog import Facts, Resolution
+from flopwise.facts.catalog import Facts, Resolution, one_of
 from flopwise.facts.formats import MXFP4, CacheFormat, WeightFormat
 from flopwise.facts.software import Engine
 from flopwise.serving.estimate import answers_are_short, estimate, least_offload, outgrows_cache
@@ -86,6 +86,8 @@ ENDS = frozenset({"llama.cpp-2025", "sglang-2024", "sglang-2026", "vllm-2026"})
 """Generations that ended in the middle of a year, as data/generations.csv has it: the day of a row tells them."""
 UNTAGGED = r"0\.1\.dev"
 """What setuptools-scm calls a build from a source tree without tags, whatever its release."""
+PORTS = frozenset({"sglang-jax", "sgl-jax"})
+"""Ports of an engine to other devices, which count releases of their own."""
 SPLIT_BY_LAYERS = "2024-01-12"
 """Day from which llama.cpp leaves whole layers to a device by default."""
 LEAST_YEAR = 2024
@@ -125,9 +127,9 @@ def row_device(row: Row, facts: Facts) -> Resolution:
 def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_type: str = "") -> Engine:
     """The engine, as in `TensorRT-LLM (Triton backend)` or `NIM (TRT-LLM)`, in the generation that was run.
 
-    The version decides (not that of a product around the engine, nor that of an untagged build). Without one the year
-    of the row's date does, else that of the device or of the model's family, whichever is later: what is measured on
-    old devices with old models was mostly measured at their time.
+    The version decides (not that of a port or of a product around the engine, nor that of an untagged build). Without
+    one the year of the row's date does, else that of the device or of the model's family, whichever is later: what is
+    measured on old devices with old models was mostly measured at their time.
 
     Raises: UnknownNameError: no such engine.
     """
@@ -138,8 +140,8 @@ def row_engine(row: Row, facts: Facts, *, device_year: int | None = None, model_
     older = GENERATIONS.get(newest.name, ())
     if named and (build := re.search(r"\bb(\d{4,5})\b", row.get("engine_version", ""))):
         return next((facts.engine(name) for name, _, _ in older if int(build[1]) < BUILDS.get(name, 0)), newest)
-    version = re.match(rf"(?!{UNTAGGED})v?(\d+)\.(\d+)(?:\.(\d+))?", row.get("engine_version", "")) if named else None
-    if version:
+    counted = row.get("engine_version", "") if named and text.strip().lower() not in PORTS else ""
+    if version := re.match(rf"(?!{UNTAGGED})v?(\d+)\.(\d+)(?:\.(\d+))?", counted):
         release = tuple(int(part or 0) for part in version.groups())
         return next((facts.engine(name) for name, first, _ in older if release < first), newest)
     dated = re.match(r"20\d\d\b", row.get("date", ""))
@@ -261,10 +263,17 @@ def splits_products(row: Row, software: Engine) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _cluster(gpu: Resolution, power_limit_w: float | None, *, alone: bool) -> Cluster:
-    """Machines of that device, under a limit of its power if there is one; one that works alone needs no link."""
+def _cluster(gpu: Resolution, power_limit_w: float | None, intra_node: str, *, alone: bool) -> Cluster:
+    """Machines of that device, under a limit of its power if there is one; one that works alone needs no link.
+
+    `intra_node`: how its devices are connected, as `flopwise serve` takes it; empty as such machines usually are.
+
+    Raises: UnknownNameError: no such connection. SpecError: the device has no such link.
+    """
     chip = gpu.accelerator if power_limit_w is None else with_power_limit(gpu.accelerator, power_limit_w)[0]
-    return cluster(chip, gpus_per_node=1 if alone else None, ambiguous=gpu.note)
+    if alone:
+        return cluster(chip, gpus_per_node=1, ambiguous=gpu.note)
+    return cluster(chip, intra_node=one_of("intra_node", intra_node or None, INTRA_NODE), ambiguous=gpu.note)
 
 
 @lru_cache(maxsize=256)
@@ -314,7 +323,9 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     llama_bench = mode == "fixed_batch" and software.name.startswith("llama.cpp") and not row.get("concurrency")
     job = ServeJob(
         model=_with_context(model, inputs + outputs),
-        cluster=_cluster(gpu, number(row, "power_limit_w"), alone=int(layout.num_gpus) + pool == 1),
+        cluster=_cluster(
+            gpu, number(row, "power_limit_w"), row.get("intra_node", ""), alone=int(layout.num_gpus) + pool == 1
+        ),
         layout=layout,
         weights=weights,
         kv_dtype=kv_dtype,

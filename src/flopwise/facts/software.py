@@ -274,6 +274,8 @@ class StepLimits:
     max_batch: int  # sequences that run at once
     prefill_tokens: int  # tokens of one step of a server that hold prompts
     offline_tokens: int  # and where it is called for a list of requests
+    graph_batch: int = 0  # sequences of the largest step that only decodes and is captured; 0: as many as run
+    wide_graph_batch: int = 0  # and over `WIDE_RANKS` ranks or more
 
     def are_of(self, accelerator: Accelerator) -> bool:
         """True if the limits are those of a device."""
@@ -283,11 +285,17 @@ class StepLimits:
 
 
 _FROM_GIB = re.compile(r"from (\d+) GiB")
-_STEP_LIMITS = re.compile(r"(.+): (\d+) sequences, (\d+) tokens(?:, (\d+) offline)?")
+_STEP_LIMITS = re.compile(
+    r"(.+): (\d+) sequences, (\d+) tokens(?:, (\d+) offline)?(?:, graphs of (\d+)(?:, of (\d+) from 4 ranks)?)?"
+)
+WIDE_RANKS = 4
+"""Ranks of a replica from which on SGLang captures more."""
 
 
 def _step_limits(cell: str) -> tuple[StepLimits, ...]:
     """Limits by device, the first that fits counts: `A100: 256 sequences, 2048 tokens, 8192 offline`.
+
+    And at the end of one, where larger steps are not captured: `, graphs of 24, of 80 from 4 ranks`.
 
     Raises: ValueError: another form.
     """
@@ -295,9 +303,15 @@ def _step_limits(cell: str) -> tuple[StepLimits, ...]:
     for line in words(cell):
         match = _STEP_LIMITS.fullmatch(line)
         if match is None:
-            raise ValueError("allowed: `DEVICES: N sequences, N tokens`, and `, N offline`, as a list")
-        batch, served, offline = (int(n or match[3]) for n in match.groups()[1:])
-        limits.append(StepLimits(devices=match[1], max_batch=batch, prefill_tokens=served, offline_tokens=offline))
+            raise ValueError("allowed: `DEVICES: N sequences, N tokens`, `, N offline` and `, graphs of N`, as a list")
+        batch, served, offline = (int(n or match[3]) for n in match.groups()[1:4])
+        graphs, wide = int(match[5] or 0), int(match[6] or match[5] or 0)
+        limits.append(
+            StepLimits(
+                devices=match[1], max_batch=batch, prefill_tokens=served, offline_tokens=offline, graph_batch=graphs,
+                wide_graph_batch=wide,
+            )
+        )  # fmt: skip
     return tuple(limits)
 
 
@@ -372,6 +386,8 @@ class Engine(Software):
     memory_frac: float
     block_tokens: int  # tokens of one cache block
     max_batch: int  # sequences that run at once by default
+    graph_batch: int = 0  # sequences of the largest step that only decodes and is captured; 0: as many as run
+    wide_graph_batch: int = 0  # and over `WIDE_RANKS` ranks or more
     step_limits: tuple[StepLimits, ...] = ()  # those of devices on which it takes on more or less at once
     limits_source: str = ""
     limits_date: str = ""
@@ -551,20 +567,23 @@ class Engine(Software):
 def _server_on(engine: Engine, accelerator: Accelerator) -> Engine:
     """The engine with the limits of a server on a device; a search asks for the same ones thousands of times."""
     limits = engine.limits_on(accelerator)
-    return engine if limits is None else _with_limits(engine, limits.max_batch, limits.prefill_tokens)
+    return engine if limits is None else _with_limits(engine, limits, limits.prefill_tokens)
 
 
 @kept_by_identity(2048)
 def _offline_on(engine: Engine, accelerator: Accelerator) -> Engine:
     """The engine with its limits on a device where it is called for a list of requests."""
     limits = engine.limits_on(accelerator)
-    return engine if limits is None else _with_limits(engine, limits.max_batch, limits.offline_tokens)
+    return engine if limits is None else _with_limits(engine, limits, limits.offline_tokens)
 
 
 @lru_cache
-def _with_limits(engine: Engine, max_batch: int, prefill_tokens: int) -> Engine:
+def _with_limits(engine: Engine, limits: StepLimits, prefill_tokens: int) -> Engine:
     """The engine with these limits: the same object for all devices that have them."""
-    return replace(engine, max_batch=max_batch, prefill_tokens=prefill_tokens)
+    return replace(
+        engine, max_batch=limits.max_batch, prefill_tokens=prefill_tokens, graph_batch=limits.graph_batch,
+        wide_graph_batch=limits.wide_graph_batch,
+    )  # fmt: skip
 
 
 @lru_cache

@@ -55,6 +55,7 @@ from flopwise.facts.architecture import (
     Stack,
 )
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
+from flopwise.facts.software import WIDE_RANKS
 from flopwise.ops.cache import STATE_BYTES
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works
@@ -437,11 +438,21 @@ class Runner:
         eager = not (engine.graphs and engine.prompt_graphs)
         return eager | (pp & ("pp" in engine.eager_prompts)) | (dp & ("dp" in engine.eager_prompts))
 
+    def largest_graph(self, split: ServingLayout) -> Ints:
+        """Sequences of an attention replica in the largest step that only decodes and is captured; 0: as many as run.
+
+        Source: `step_limits` of data/engines.json; SGLang, ServerArgs: tp_size counts all attention replicas.
+        Assumes: nothing further.
+        """
+        wide = np.asarray(split.tp) * split.dp >= WIDE_RANKS
+        return np.where(wide, self.engine.wide_graph_batch, self.engine.graph_batch)
+
     def launching_s(self, total: StepTime, load: StepLoad, split: ServingLayout) -> Floats:
         """Seconds that the host takes to launch operations of a step one by one; `total`: of the step.
 
-        Source: `launches_prompts`; `prompt_graph_tokens`, `piecewise` and `launch_s` of data/engines.json.
-        Assumes: a step that only decodes more sequences than graphs hold keeps the device busy.
+        Source: `launches_prompts`, `largest_graph`; `prompt_graph_tokens`, `piecewise` and `launch_s` of
+        data/engines.json.
+        Assumes: where an engine captures steps for as many sequences as run, those beyond keep the device busy.
         """
         engine = self.engine
         if self.rates.compiles:  # XLA's programs run whole
@@ -451,8 +462,10 @@ class Runner:
             tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
             whole = whole | (np.asarray(tokens) > engine.prompt_graph_tokens)
         pieces = total.between * (engine.piecewise and on_device)
-        launched = (np.asarray(load.prefill_tokens) > 0) | (not engine.graphs)
-        return np.where(whole, total.launches, pieces) * launched * engine.launch_s
+        prompts, most = np.asarray(load.prefill_tokens) > 0, self.largest_graph(split)
+        outgrown = ~prompts & (most > 0) & (np.asarray(load.decode_batch) > most)
+        launched = prompts | outgrown | (not engine.graphs)
+        return np.where(whole | outgrown, total.launches, pieces) * launched * engine.launch_s
 
     def added_kernels(self, load: StepLoad, split: ServingLayout) -> StepTime | None:
         """The kernels that a technique adds to the layers, launched and read with them; None without one.

@@ -345,7 +345,7 @@ def _step_cost(
         rows_s = timed.rows_s(batch, beside_prompts=True)
         decoding.append(timed.decode_s(batch, context, tokens_s, rows_s, beside_prompts=True))
     decode, cached, window = (np.concatenate([_table(part) for part in parts]) for parts in zip(*decoding, strict=True))
-    launch_ps, beyond_ps = rests.launch_ps
+    (launch_ps, beyond_ps), (graph_batch, outgrown_ps) = rests.launch_ps, timed.outgrown()
     return StepCost(
         tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0), decode_ps=decode,
         cached_ps=cached, window_ps=window, window=timed.window, beside=len(decode) - max_batch - 1,
@@ -353,7 +353,7 @@ def _step_cost(
         decode_tokens=timed.each, front_ps=round(runner.engine.front_s * PS),
         front_token_ps=round(runner.engine.front_token_s * PS), stream_ps=round(runner.engine.stream_s * PS),
         launch_ps=launch_ps, graph_tokens=graph_tokens, beyond_ps=beyond_ps,
-        tokens_after_launch=runner.engine.tokens_after_launch,
+        graph_batch=graph_batch, outgrown_ps=outgrown_ps, tokens_after_launch=runner.engine.tokens_after_launch,
     )  # fmt: skip
 
 
@@ -431,8 +431,9 @@ class _Timed:
         self.kernels: KernelTimes | None = None
         if runner.engine.graphs:  # launching is counted apart
             captured = replace(
-                runner.engine, prompt_graphs=True, eager_prompts=frozenset(), prompt_graph_tokens=0, piecewise=False
-            )
+                runner.engine, prompt_graphs=True, eager_prompts=frozenset(), prompt_graph_tokens=0, piecewise=False,
+                graph_batch=0, wide_graph_batch=0,
+            )  # fmt: skip
             runner = replace(runner, engine=captured)
         if isinstance(runner, TechniqueRunner):
             self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
@@ -498,19 +499,35 @@ class _Timed:
         )
         return _Rests(tokens_s, rows_s, self._launch_ps(own, launches, len(launched)))
 
+    def outgrown(self) -> tuple[int, int]:
+        """Sequences up to which a step that only decodes is captured, and the least time of one that decodes more.
+
+        Source: `flopwise.serving.iteration.Runner.largest_graph`. Assumes: as of `_launch_ps`; no matter how many more.
+        """
+        machine, most = self.given, int(self.given.largest_graph(self.layout))
+        if not (most and machine.engine.graphs):
+            return 0, 0
+        load = StepLoad(decode_batch=most + 1.0, decode_context=most + 1.0)
+        step, _ = self.runner.device_step(load, self.layout)
+        return most, round(float(self._least_s(step, load)) * PS)
+
+    def _least_s(self, step: StepTime, load: StepLoad) -> Floats:
+        """The least time of steps whose operations are launched one by one; 0 where none are."""
+        machine = self.given
+        launching_s = machine.launching_s(step, load, self.layout)
+        hops_s = machine.pipeline_s(load, self.layout, machine.model.stacks[0].width)
+        least_s = launching_s + hops_s + machine.between_steps_s(load, self.layout, step.read_bytes)
+        return np.where(launching_s > 0, least_s, 0.0)
+
     def _launch_ps(self, step: StepTime, load: StepLoad, count: int) -> list[tuple[int, int]]:
         """Least time of steps with so many tokens of prompts or more, and what is added if sequences decode in them.
 
         It is what the host takes to launch the operations that graphs do not hold, and what nothing hides, as of
         `StepCost.launch_ps`: none where nothing is launched. Of `count` prompts those alone, and those that decode.
         """
-        machine = self.given
-        if not machine.engine.graphs:
+        if not self.given.engine.graphs:
             return [(0, 0)] * count
-        launching_s = machine.launching_s(step, load, self.layout)
-        hops_s = machine.pipeline_s(load, self.layout, machine.model.stacks[0].width)
-        least_s = launching_s + hops_s + machine.between_steps_s(load, self.layout, step.read_bytes)
-        few_s, many_s = np.where(launching_s > 0, least_s, 0.0).reshape(2, count)
+        few_s, many_s = np.reshape(self._least_s(step, load), (2, count))
         return [(round(few * PS), round((many - few) * PS)) for few, many in zip(few_s, many_s, strict=True)]
 
     def tokens_s(self, tokens: Array) -> Array:
