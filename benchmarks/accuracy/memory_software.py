@@ -27,7 +27,7 @@ TAKEN_BACK: dict[str, float | bool] = {
     "sharded_loss_bytes": 0.0, "quantise_bytes": 0.0, "fp32_loss": False, "lasting_gradients": False,
     "frozen_stay_gathered": False, "quantised_keeps_input": False, "fp32_ends": False, "own_head": False,
     "joint_dropout": False, "root_gathered": False, "fp32_stream": False, "holds_inputs": False, "bucket_copies": 0.0,
-    "chunks_keep_bytes": 2.0,
+    "chunks_keep_bytes": 2.0, "adapter_kernels": False,
 }  # fmt: skip
 """Columns of stacks that decide memory, each with what it is where software does without it."""
 MOVED_BY = 0.01

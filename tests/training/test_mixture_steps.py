@@ -331,6 +331,21 @@ def test_attention_sinks_without_a_fused_kernel_write_their_scores() -> None:
     assert forward[1] == forward[3]  # without
 
 
+@pytest.mark.parametrize("stack", ["hf-trainer-2026", "axolotl"])
+def test_sinks_cost_no_scores_where_transformers_has_a_kernel_for_them(stack: str) -> None:
+    """GPT-OSS of 24 layers and 64 heads at 65,536 tokens: a layer's scores alone are 64 x 65,536^2 x 24 bytes, 6.6 TB.
+
+    Half of the layers have a window. At 3.35 TB/s the scores of the other twelve take 24 s, forward.
+    """
+    seconds = []
+    for software in (FACTS.stack(stack), replace(FACTS.stack(stack), fused_sinks=False)):
+        recipe = recipe_with(seq_len=65_536, global_batch=8, stack=software)
+        job = TrainJob(model=load_model("GPT-OSS-20B"), recipe=recipe, layout=Layout(dp=8, zero=3), cluster=H800)
+        seconds.append(dict(estimate(job).breakdown)["forward"])
+    assert seconds[1] - seconds[0] > 10.0
+    assert seconds[0] < 5.0
+
+
 def test_megatron_hides_what_its_options_are_set_to_hide() -> None:
     """All that NVIDIA's recipes turn on, replicas' messages alone as people run it, nothing with its defaults."""
     plain, usual, tuned = (FACTS.stack(name) for name in ("megatron-plain", "megatron-te", "nemo"))

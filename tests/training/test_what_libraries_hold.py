@@ -9,7 +9,7 @@ import pytest
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.config import model_from_config
 from flopwise.ops.tensors import parameters
-from flopwise.training.layout import Layout, Lora
+from flopwise.training.layout import ALL_TARGETS, Layout, Lora
 from flopwise.training.memory import Memory, step_memory
 from named import FACTS, lora_with, recipe_with
 
@@ -129,3 +129,46 @@ def test_llmq_holds_what_its_allocator_prints() -> None:
     assert mib["gradients"] == pytest.approx(942, abs=1)
     assert mib["master weights"] == mib["allocator"] == 0
     assert mib["logits and loss"] == pytest.approx(8 * 1024 * 151_936 * 2 / 2**20)
+
+
+def kernels_spare(moment: str, recompute: int = 0, **adapters: object) -> float:
+    """Bytes that kernels for an MLP with its adapters spare at a moment."""
+    stack = replace(FACTS.stack("unsloth"), adapter_kernels=False)
+    lora = replace(lora_with(rank=8, targets=ALL_TARGETS), **adapters)  # type: ignore[arg-type]
+    model, layout = llama(1000), Layout(micro_batch=BATCH, recompute=recompute)
+    recipe = recipe_with(seq_len=SEQ, global_batch=BATCH, stack="unsloth", lora=lora)
+    plain, joined = (step_memory(model, replace(recipe, stack=s), layout) for s in (stack, recipe.stack))
+    return (float(plain.moments[moment]) - float(joined.moments[moment])) / 1.08
+
+
+HALF = BATCH * SEQ * 2816 * 2  # bytes of either half of the MLP, and of the activated tensor
+
+
+def test_kernels_of_an_mlp_with_its_adapters_keep_no_activated_tensor() -> None:
+    """Of what PEFT's modules keep around each down projection, its input goes, in eight layers.
+
+    The gradients of both halves are written over them: that of the activated tensor is the only new one, not two.
+    """
+    assert kernels_spare("start of the backward pass") == pytest.approx((LAYERS + 1) * HALF)
+    assert kernels_spare("start of the backward pass", recompute=2) == pytest.approx((1 + 1) * HALF)
+
+
+@pytest.mark.parametrize("adapters", [{"dropout": True}, {"method": "dora"}, {"targets": ("q", "v", "gate", "up")}])
+def test_adapters_that_such_kernels_do_not_take_are_peft_s_modules(adapters: dict[str, object]) -> None:
+    assert kernels_spare("start of the backward pass", **adapters) == 0
+
+
+def test_a_layer_of_llama_under_axolotl_and_liger_holds_what_was_counted_by_hand() -> None:
+    """Llama 3.2 1B, in tensors of width 2,048 in 16 bits, one a token, while one layer is computed again.
+
+    Its input 1, the first norm's result 1, queries 1, keys and values 1/4 each, attention's result 1, the sum before
+    the MLP 1 and its norm 1, both halves 4 and 4: 14.5; the gradient of the activated tensor 4. Seven results of rank
+    16 are 7/128, the sums of 32 heads in fp32 1/32. axolotl's pull request 3800 reads 35.6 of them a token with the
+    inputs of 16 layers, where the tensors here are 16 + 2 + 18.6.
+    """
+    model, tokens = FACTS.model("Llama-3.2-1B"), 32_768
+    lora = lora_with(rank=16, targets=ALL_TARGETS)
+    recipe = recipe_with(seq_len=tokens, global_batch=1, stack="axolotl-liger", lora=lora, loss_chunks=32)
+    memory = step_memory(model, recipe, Layout(micro_batch=1, recompute=2))
+    unit = tokens * 2048 * 2
+    assert float(memory.items["working set of one layer"]) / unit == pytest.approx(14.5 + 4 + 7 / 128 + 1 / 32)

@@ -56,6 +56,7 @@ class Setting:
     trainable: Trainable = "all"  # or names of the linears with adapters (LoRA)
     rank: int = 0  # of the adapters on the items that `trainable` names
     dropped: bool = False  # adapters keep a copy, dropped out or cast, which the caller counts, and no input
+    one_mlp: bool = False  # a gated MLP with adapters on all its products is one operation: see `adapted_mlps`
 
     def __post_init__(self) -> None:
         """Raise SpecError for an implementation that is not known."""
@@ -93,6 +94,7 @@ class Trace:
     scores: set[str] = field(default_factory=set)  # kept tensors that selective recompute gives up
     rotated: dict[str, int] = field(default_factory=dict)  # attention blocks with rope: dimensions rotated
     joint: set[str] = field(default_factory=set)  # blocks whose convolution, scan and gate are one kernel
+    whole: frozenset[str] = frozenset()  # MLPs that are one operation with their adapters
 
     def keep(self, tensor: Tensor) -> None:
         """Keep a tensor that exists anyway."""
@@ -121,8 +123,30 @@ class Trace:
 
     def has_adapter(self, name: str) -> bool:
         """True if an adapter sits on the item."""
-        chosen = self.setting.trainable
-        return isinstance(chosen, frozenset) and (name in chosen or name.rsplit("/", 1)[-1] in chosen)
+        return _has_adapter(name, self.setting.trainable)
+
+
+def _has_adapter(name: str, chosen: Trainable) -> bool:
+    return isinstance(chosen, frozenset) and (name in chosen or name.rsplit("/", 1)[-1] in chosen)
+
+
+def adapted_mlps(items: Iterable[Item], chosen: Trainable) -> frozenset[str]:
+    """The gated MLPs among `items` that have an adapter on every product, by the names of their blocks.
+
+    Their products, adapters and activation can be one operation, which keeps what both halves make, computes the
+    activated tensor again in the backward pass and writes the halves' gradients over them.
+
+    Source: unsloth/kernels/fast_lora.py (`LoRA_MLP`) and kernels/swiglu.py; axolotl, kernels/lora.py and swiglu.py.
+    Assumes: no dropout and no scale of DoRA, which both leave to PEFT's modules.
+    """
+    products: dict[str, list[bool]] = {}
+    gated: set[str] = set()
+    for item in items:
+        if isinstance(item, Linear):
+            products.setdefault(_prefix(item.name), []).append(_has_adapter(item.name, chosen))
+        elif isinstance(item, Pointwise) and item.gated and not item.per_expert:
+            gated.add(_prefix(item.name))
+    return frozenset(name for name in gated if all(products.get(name, [False])))
 
 
 def outside(dim: Ints, stream: Stream, s: Setting) -> Floats:
@@ -149,8 +173,9 @@ def _prefix(name: str) -> str:
 
 def _linear(t: Trace, item: Linear) -> None:
     s, x, trained, adapted = t.setting, t.source(item.reads), t.trains_weights, t.has_adapter(item.name)
+    inside_one = _prefix(item.name) in t.whole and item.shard == "row"  # reads what is computed again
     if (
-        trained or (adapted and not s.dropped)
+        trained or (adapted and not s.dropped and not inside_one)
     ) and item.reads != "encoder":  # the encoder's output is kept once for all layers
         if item.name == "router" and s.habit.router_fp32 and s.wide and s.implementation != "fused":
             t.note(f"{item.name}/fp32", (rows(item.stream, s.shape, s.split) + item.outputs) * item.inputs * 4)
@@ -219,7 +244,7 @@ def _save_gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -
 def _activation(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
     s, fused = t.setting, t.setting.implementation == "fused"
     if item.gated:
-        _save_gated(t, item, size, keep_activated=not fused)
+        _save_gated(t, item, size, keep_activated=not fused and _prefix(item.name) not in t.whole)
         if item.clamped and s.clamps:
             t.note(f"{item.name}/clamped", 2 * size)  # beside its input, of which the derivative asks what was cut
     elif item.kind in ("relu", "tanh", "sigmoid") and not fused:
@@ -451,7 +476,9 @@ def trace_items(items: Iterable[Item], setting: Setting, width: int, *, input_gr
     Assumes: parameters and activations of one dtype; an element of a dropout mask is a byte, as on GPUs.
     """
     entry = Tensor("input", outside(width, "tokens", setting) * setting.elem_bytes, input_grad)
-    trace = Trace(setting, entry, made={"input": entry})
+    items = tuple(items)
+    whole = adapted_mlps(items, setting.trainable) if setting.one_mlp else frozenset[str]()
+    trace = Trace(setting, entry, made={"input": entry}, whole=whole)
     for item in items:
         rule = _RULES.get(type(item))
         if rule is not None:

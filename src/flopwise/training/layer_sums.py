@@ -19,7 +19,7 @@ from flopwise.facts.software import RECOMPUTE, TrainingStack
 from flopwise.ops.columns import distinct
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.habits import HABITS, Habit
-from flopwise.ops.saved import Setting, outside, trace_items
+from flopwise.ops.saved import Setting, adapted_mlps, outside, trace_items
 from flopwise.ops.shapes import Shape, Split, Trainable
 from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
@@ -35,6 +35,7 @@ from flopwise.values import dataclass
 
 _BITSANDBYTES = ("nf4", "nf4-dq", "llm-int8")
 _GRADIENTS_AT_ONCE = 2.0  # tensors of the widest kind that live while one operation is undone: its gradient in and out
+_GRADIENTS_OVER_HALVES = 1.0  # the same where an MLP with its adapters is one operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,8 +301,24 @@ class MemoryTable:
             "flash": self.recipe.attention != "eager", "trainable": self._trainable(layer),
             "rank": 0 if lora is None else lora.rank,
             "dropped": self.copies_inputs and not self.keeps_inputs,
+            "one_mlp": self._joins_adapters,
             "clamps": self.implementation != "fused" or "clamp" in self.software.expert_kernels,
         }  # fmt: skip
+
+    @property
+    def _joins_adapters(self) -> bool:
+        """True if the software's kernels take adapters with the products of an MLP."""
+        lora = self.lora
+        return lora is not None and self.software.adapter_kernels and not lora.dropout and lora.method == "lora"
+
+    def _at_once(self, layer: Layer) -> float:
+        """Tensors of the widest kind that live while one operation of a layer is undone.
+
+        Source: see `adapted_mlps`: the gradients of both halves are written over them, that of the activated tensor is
+        new. Assumes: the MLP is the widest part of the layer.
+        """
+        whole = self._joins_adapters and adapted_mlps(layer.items, self._trainable(layer))
+        return _GRADIENTS_OVER_HALVES if whole else _GRADIENTS_AT_ONCE
 
     def _trainable(self, layer: Layer) -> Trainable:
         """Names of the projections with adapters; "all" without adapters, none of a frozen layer."""
@@ -381,7 +398,8 @@ class MemoryTable:
             modes.append(modes[0] - less)
         full = np.stack([np.broadcast_to(each, n) for each in kept[0]])
         tokens = self.recipe.seq_len / cp
-        widest = np.stack([np.broadcast_to(_widest(k.items, stack.width, split, tokens), n) for k in stack.kinds])
+        gradients = [self._at_once(k) * _widest(k.items, stack.width, split, tokens) for k in stack.kinds]
+        widest = np.stack([np.broadcast_to(each, n) for each in gradients])
         heads = [i for i in stack.after if isinstance(i, Linear) and i.outputs == self.model.vocab]
         tied = sum(i.inputs * i.outputs for i in heads if i.tied)
         towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:] if runs(self.model, s)), start=zero)
@@ -391,7 +409,7 @@ class MemoryTable:
             has_experts=any(np.any(e) for e in (*counts["expert"], *counts["frozen_expert"])),
             has_copy=bool(tied) and lora is None and not self.split.blocks[-1].frozen,
             has_towers=bool(np.any(towers_kept)),
-            layer_peak=full.max(axis=0), gradient_peak=_GRADIENTS_AT_ONCE * widest.max(axis=0) * self.elem_bytes,
+            layer_peak=full.max(axis=0), gradient_peak=widest.max(axis=0) * self.elem_bytes,
             copied=(tied if lora is None else 0) / tp + zero,
             before_base=ends[0] + zero, after_base=ends[1] + zero,
             root=embedding + elements(stack.after) + zero, embedding=embedding + zero,
