@@ -180,9 +180,15 @@ def _against_runs(
     return found
 
 
+@lru_cache(maxsize=64)
+def _without_load(**case: Any) -> ServeAnswer:
+    """What `serve` says of a deployment; kept, as loads are shares of what it sustains."""
+    return flopwise.serve(case["model"], **_options(case))
+
+
 def answer_at(case: dict[str, Any], busy: float) -> tuple[float, ServeAnswer]:
     """(requests/s at a share of what the deployment sustains, what `serve` says of it)."""
-    rate = busy * flopwise.serve(case["model"], **_options(case)).estimate.requests_per_s
+    rate = busy * _without_load(**case).estimate.requests_per_s
     return rate, flopwise.serve(case["model"], rate=rate, **_options(case))
 
 
@@ -223,7 +229,7 @@ def drawn_commands(count: int, seed: int = 0) -> Iterator[tuple[str, dict[str, A
 
 def compared(name: str, case: dict[str, Any], load: float, *, arrivals: int = ARRIVALS) -> list[Difference]:
     """The differences of a drawn command; none where the model does not fit, or the replica cannot keep up."""
-    if not flopwise.serve(case["model"], **_options(case)).fits:
+    if not _without_load(**case).fits:
         return []
     if isinstance(load, int):
         return closed(name, case, load)
