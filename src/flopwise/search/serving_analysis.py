@@ -273,7 +273,7 @@ def _sized_once(questions: Mapping[Hashable, ReplicaQuestion]) -> tuple[dict[Has
 
     Assumes: those with the same techniques and batches differ in their rate alone, on which no answer depends.
     """
-    first = {question: question for question in reversed(questions.values())}
+    first = {question: question for question in reversed([*questions.values()])}
     together = size_together(first.values())
     answers, faults = dict[Hashable, Answer](), dict[Hashable, str]()
     for key, question in questions.items():
