@@ -11,15 +11,21 @@ python benchmarks/serve_and_simulate.py 100      so many drawn commands instead
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import flopwise
+from flopwise.api.simulate import SIMULATED
+from flopwise.keywords import takes
 from flopwise.serving.answer import ServeAnswer
-from flopwise.serving.sim.answer import SimulateAnswer
+from flopwise.serving.sim.engine import KernelTimes
+from flopwise.serving.sim.request import request_of, simulation_request
+from flopwise.serving.sim.result import RunSummary, SimulatedRun
+from flopwise.values import replace
 
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "8B, H100, chat": {"model": "Llama-3.1-8B", "gpu": "h100", "input": 1024, "output": 256},
@@ -48,6 +54,9 @@ WARM, SPANS = 0.25, 10
 the rest whose percentiles give their standard error (batch means: Law, Simulation modeling and analysis, 9.5.3)."""
 ARRIVALS, SEED = 600_000, 5
 """Requests of an open loop: others than those that `serve` draws, so many that their p99 at 95 % load is settled."""
+FEWER_ARRIVALS, BUSY_ENOUGH = 150_000, 0.8
+"""Up to this load fewer settle it: a queue forgets how it began after some 1 / (1 - rho)^2 services (Cohen 1982, The
+single server queue, III.7.3), of which there are as many in a quarter of the requests as at 90 % in all."""
 LONGEST_S = 2e6
 NEAR = 0.10
 ERRORS = 3.0
@@ -90,28 +99,41 @@ def _options(case: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in case.items() if name != "model"}
 
 
+def runs(case: dict[str, Any], seeds: Iterable[int], **traffic: Any) -> list[SimulatedRun]:
+    """What `simulate` runs for each seed, with the times of kernels, which do not depend on it, found once."""
+    first, *others = seeds
+    asked = takes(*SIMULATED)(simulation_request)(case["model"], seed=first, **traffic, **_options(case))
+    kernels = KernelTimes()
+    further = (
+        request_of(asked.job, replace(asked.traffic, seed=seed), asked.scheduling, asked.facts, (), kernels=kernels)
+        for seed in others
+    )
+    return [request.run_fixed(1, samples=1) for request in chain([asked], further)]
+
+
 @lru_cache(maxsize=32)
-def _runs(users: int, **case: Any) -> list[SimulateAnswer]:
+def _closed_runs(users: int, **case: Any) -> tuple[list[SimulatedRun], list[RunSummary]]:
     """The runs of `users` in a closed loop, one a seed; kept, as a closed form is held against the same."""
-    return [flopwise.simulate(case["model"], users=users, seed=seed, **_options(case)) for seed in SEEDS]
+    made = runs(case, SEEDS, users=users)
+    return made, [run.summary() for run in made]
 
 
 def closed(name: str, case: dict[str, Any], users: int, *, closed_form: bool = False) -> list[Difference]:
     """Percentiles and throughput of `users` in a closed loop; of the closed form its means."""
     asked = flopwise.serve(case["model"], concurrency=users, closed_form=closed_form, **_options(case))
-    runs = _runs(users, **case)
-    rates = [run.summary.requests_per_s for run in runs]
+    made, summaries = _closed_runs(users, **case)
+    rates = [summary.requests_per_s for summary in summaries]
     figures = {"requests/s": (asked.estimate.requests_per_s, rates)}
     if asked.closed_loop is None:
         pairs = ((asked.estimate.ttft_s, "ttft_s"), (asked.estimate.tpot_s, "tpot_s"))
         for mean, column in pairs:
-            drawn = [float(np.nanmean(getattr(run.simulated, column))) for run in runs]
+            drawn = [float(np.nanmean(getattr(run, column))) for run in made]
             if mean is not None and drawn[0] > 0:
                 figures[f"{column[:4].upper()} mean"] = (mean.value, drawn)
     else:
         for column in ("ttft_s", "tpot_s"):
             for p in SHARES:
-                drawn = [getattr(getattr(run.summary, column), p) for run in runs]
+                drawn = [getattr(getattr(summary, column), p) for summary in summaries]
                 if drawn[0] == drawn[0]:  # none of answers of one token
                     figures[f"{column[:4].upper()} {p}"] = (getattr(asked.closed_loop, column)[p], drawn)
     load = f"{users} users"
@@ -126,22 +148,18 @@ def _error_frac(drawn: Sequence[float]) -> float:
     return float(np.std(drawn, ddof=1) * np.sqrt(2 / len(drawn)) / np.mean(drawn))
 
 
-def opened(name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, runs: int = 1) -> list[Difference]:
-    """Percentiles under Poisson arrivals at a share of what the deployment sustains, of so many `runs` together."""
-    return _against_runs(name, case, busy, *answer_at(case, busy), seed=seed, runs=runs)
+def opened(name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, count: int = 1) -> list[Difference]:
+    """Percentiles under Poisson arrivals at a share of what the deployment sustains, of so many runs together."""
+    return _against_runs(name, case, busy, *answer_at(case, busy), seed=seed, count=count)
 
 
 def _against_runs(
-    name: str, case: dict[str, Any], busy: float, rate: float, steady: ServeAnswer, *, seed: int = SEED, runs: int = 1,
+    name: str, case: dict[str, Any], busy: float, rate: float, steady: ServeAnswer, *, seed: int = SEED, count: int = 1,
     arrivals: int = ARRIVALS,
 ) -> list[Difference]:  # fmt: skip
     """The differences of `steady`, what `serve` says at `rate`, from runs of as many `arrivals`."""
-    options = _options(case)
-    arrivals = min(arrivals, int(LONGEST_S * rate))
-    made = [
-        flopwise.simulate(case["model"], rate=rate, requests=arrivals, seed=seed + run, **options).simulated
-        for run in range(runs)
-    ]
+    arrivals = min(arrivals if busy > BUSY_ENOUGH else FEWER_ARRIVALS, int(LONGEST_S * rate))
+    made = runs(case, range(seed, seed + count), rate=rate, requests=arrivals)
     waits = steady.under_load
     assert waits is not None
     found, load = list[Difference](), f"{busy:.0%} busy"
@@ -162,9 +180,15 @@ def _against_runs(
     return found
 
 
+@lru_cache(maxsize=64)
+def _without_load(**case: Any) -> ServeAnswer:
+    """What `serve` says of a deployment; kept, as loads are shares of what it sustains."""
+    return flopwise.serve(case["model"], **_options(case))
+
+
 def answer_at(case: dict[str, Any], busy: float) -> tuple[float, ServeAnswer]:
     """(requests/s at a share of what the deployment sustains, what `serve` says of it)."""
-    rate = busy * flopwise.serve(case["model"], **_options(case)).estimate.requests_per_s
+    rate = busy * _without_load(**case).estimate.requests_per_s
     return rate, flopwise.serve(case["model"], rate=rate, **_options(case))
 
 
@@ -205,7 +229,7 @@ def drawn_commands(count: int, seed: int = 0) -> Iterator[tuple[str, dict[str, A
 
 def compared(name: str, case: dict[str, Any], load: float, *, arrivals: int = ARRIVALS) -> list[Difference]:
     """The differences of a drawn command; none where the model does not fit, or the replica cannot keep up."""
-    if not flopwise.serve(case["model"], **_options(case)).fits:
+    if not _without_load(**case).fits:
         return []
     if isinstance(load, int):
         return closed(name, case, load)

@@ -126,6 +126,8 @@ def tools_of_vllm(folder: Path) -> dict[str, str]:
     return {
         **os.environ, "PATH": path, "PYTHONPATH": str(about.parent), "HF_HUB_OFFLINE": "1",
         "GUIDELLM__MAX_WORKER_PROCESSES": "1",  # of ten, each of which loads torch
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # its worker loads torch, too, in a process of its own
+        "TORCHDYNAMO_DISABLE": "1",
     }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from flopwise.fleet.outlook import bindings
 from flopwise.fleet.program import EFFORT, AllocationProblem, Program, Solution, solve
 from flopwise.fleet.read import fleet_from
 from flopwise.fleet.spec import Backup, Policies, Quota
-from flopwise.fleet.waste import Waste, saving_traits
+from flopwise.fleet.waste import Waste
 
 sys.path.insert(0, str(Path(__file__).parent))
 from options import RULES, allocate, demand, option
@@ -194,7 +194,7 @@ def test_traits_that_make_work_cheaper_come_first() -> None:
         option(1, "b", 50), option(1, "b", 20, region="s"),
         option(2, "b", 10, region="u"),
     ]  # fmt: skip
-    places = [trait for trait in saving_traits(options) if trait[0] in {"a", "b"}]
+    places = [trait for trait in allocation.saving_traits(options) if trait[0] in {"a", "b"}]
     assert places == [("b", ("s", False, False, "")), ("a", ("s", False, False, ""))]
 
 

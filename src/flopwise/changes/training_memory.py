@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from flopwise.changes.memory import device_of, with_settings
 from flopwise.cost.memory_answer import MemoryAnswer
+from flopwise.cost.rates import rates
 from flopwise.cost.spec import MachineSpec
-from flopwise.errors import SpecError
+from flopwise.errors import MissingFactError, SpecError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
@@ -17,7 +18,7 @@ from flopwise.training.memory import step_memory
 from flopwise.training.memory_answer import TrainingMemoryAnswer, memory_answer, usual_recompute
 from flopwise.training.on_device import recipe_on, stack_notes
 from flopwise.training.routing import check_routing
-from flopwise.training.samples import network_of_samples
+from flopwise.training.samples import SampledWorkload, network_of_samples
 from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS, DataSpec, TrainingSpec
 from flopwise.units import format_gib
 from flopwise.values import replace
@@ -38,9 +39,7 @@ def answer_of(
     chip, notes = device_of(machines, facts := source.catalog)
     work = network_of_samples(model, source)
     if work is not None:
-        from flopwise.training.sampled_answer import sampled_step_memory  # noqa: PLC0415 - for networks known by samples alone
-
-        sampled = sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum or 1)
+        sampled = _sampled_step_memory(work, data, spec, chip, facts, machines.counted, grad_accum or 1)
         return replace(sampled, assumptions=(*sampled.assumptions, *notes))
     architecture = source.model_with_layers(model)
     if machines.num_gpus(None) > 1 and not spec.says_layout:
@@ -48,6 +47,32 @@ def answer_of(
     answer = _step_memory(architecture, data, spec, chip, facts, grad_accum, machines.counted)
     option_names = [*changed_options(data), *changed_options(spec)]
     return with_settings(answer, notes, LAYOUT_SETTINGS | SETTINGS, option_names)
+
+
+def _sampled_step_memory(
+    work: SampledWorkload, data: DataSpec, spec: TrainingSpec, device: Accelerator | None, facts: Facts,
+    counted: int | None, grad_accum: int,
+) -> MemoryAnswer:  # fmt: skip
+    """The memory of a training step of `grad_accum` passes on `counted` devices (None: not said).
+
+    Raises:
+        MissingFactError: its parameters are not known.
+        SpecError: options that mean nothing to it, or batches that do not divide.
+    """
+    from flopwise.training import sampled, sampled_answer  # noqa: PLC0415 - for networks known by samples alone
+
+    sampled.check_sampled_options(work, data, spec)
+    gpus = sampled.num_replicas(work, spec, counted)
+    recipe, notes = sampled.sampled_recipe(work, spec, facts, None if device is None else rates(device))
+    passes = None if grad_accum == 1 and spec.micro_batch is not None else grad_accum
+    recipe, passes, assumed = sampled.sampled_batches(recipe, device, gpus, spec.micro_batch, data.global_batch, passes)
+    settings = sampled_answer.recipe_settings(recipe, passes)
+    answer = sampled_answer.sampled_memory_answer(recipe, device, gpus, facts, settings)
+    if answer is None:
+        raise MissingFactError(
+            f"{work.name}: its parameters are not known, so the memory of training it is not known either"
+        )
+    return replace(answer, assumptions=(*assumed, *notes, *answer.assumptions))
 
 
 def _step_memory(

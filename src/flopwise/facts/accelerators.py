@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import field, fields
+from functools import lru_cache
 from typing import Any
 
 from flopwise import units
@@ -188,7 +189,8 @@ _WORDS = re.compile(r"[a-z0-9]+")
 _GIGABYTES = re.compile(r"^(\d+)gi?b?$")
 
 
-def spelling_words(name: str) -> list[str]:
+@lru_cache(maxsize=1024)
+def spelling_words(name: str) -> tuple[str, ...]:
     """The words of a name as spellings are compared: lower case, without vendors' words and the letters of GB."""
     parts = []
     for word in _WORDS.findall(name.lower()):
@@ -196,7 +198,7 @@ def spelling_words(name: str) -> list[str]:
             parts.append("sxm")
         elif word not in _NOISE:
             parts.append(_GIGABYTES.sub(r"\1", word) if word[0].isdigit() else word)
-    return parts
+    return tuple(parts)
 
 
 def spelling_key(name: str) -> str:

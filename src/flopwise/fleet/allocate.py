@@ -47,7 +47,7 @@ from flopwise.fleet.program import (
 )
 from flopwise.fleet.schedules import WeeklySchedule, slots
 from flopwise.fleet.spec import Policies, Quota
-from flopwise.fleet.waste import HALF, ThriftyProgram, Waste, closable_traits, saving_traits
+from flopwise.fleet.waste import CENT, HALF, SPOT, ThriftyProgram, Waste, closable_traits
 from flopwise.ops.types import Array
 from flopwise.units import HOURS_PER_MONTH, format_usd
 from flopwise.values import replace
@@ -284,6 +284,25 @@ def _with_each_trait_left_out(
             if found is not None:
                 made, solution = found[0], replace(found[1], gap=max(found[1].gap, other.gap))
     return made, solution
+
+
+def saving_traits(options: Sequence[MonthlyOption]) -> list[Trait]:
+    """The traits that may be left out and make work cheaper, those first that make all of it cheapest.
+
+    Each at what the workloads, with one provider and on spot or not, cost less with it than without.
+    """
+    closable, sold = closable_traits(options), defaultdict[tuple[int, str, bool], list[MonthlyOption]](list)
+    for option in options:
+        if is_rented(option.purchase):
+            sold[option.workload, option.provider, option.purchase == SPOT].append(option)
+    saved: dict[Trait, float] = defaultdict(float)
+    for group in sold.values():
+        whole = [(option.instances * (option.usd_each + option.usd_running), option.traits) for option in group]
+        least, traits = min(whole, key=lambda way: way[0])
+        for trait in closable.intersection(traits):
+            without = min((usd for usd, others in whole if trait not in others), default=least)
+            saved[trait] += without - least
+    return sorted((trait for trait, usd in saved.items() if usd > CENT), key=lambda trait: (-saved[trait], str(trait)))
 
 
 def _among_all(

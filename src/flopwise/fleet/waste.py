@@ -198,25 +198,6 @@ def closable_traits(options: Iterable[MonthlyOption]) -> frozenset[Trait]:
     return frozenset(trait for traits in kinds.values() if len(traits) > 1 for trait in traits)
 
 
-def saving_traits(options: Sequence[MonthlyOption]) -> list[Trait]:
-    """The traits that may be left out and make work cheaper, those first that make all of it cheapest.
-
-    Each at what the workloads, with one provider and on spot or not, cost less with it than without.
-    """
-    closable, sold = closable_traits(options), defaultdict[tuple[int, str, bool], list[MonthlyOption]](list)
-    for option in options:
-        if is_rented(option.purchase):
-            sold[option.workload, option.provider, option.purchase == SPOT].append(option)
-    saved: dict[Trait, float] = defaultdict(float)
-    for group in sold.values():
-        whole = [(option.instances * (option.usd_each + option.usd_running), option.traits) for option in group]
-        least, traits = min(whole, key=lambda way: way[0])
-        for trait in closable.intersection(traits):
-            without = min((usd for usd, others in whole if trait not in others), default=least)
-            saved[trait] += without - least
-    return sorted((trait for trait, usd in saved.items() if usd > CENT), key=lambda trait: (-saved[trait], str(trait)))
-
-
 class Tightening(NamedTuple):
     """Numbers of options for a problem's `minimal` and for its `measures`."""
 

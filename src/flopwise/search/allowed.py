@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Protocol
 
 from flopwise.errors import UnknownNameError
@@ -87,7 +88,7 @@ def _devices(name: str, facts: Facts) -> Iterable[str]:
     rows, wanted = facts.accelerators.values(), name.strip().lower()
     if vendors := [a.name for a in rows if a.vendor.lower() == wanted and a.kind != "cpu"]:
         return vendors
-    if family := [a.name for a in rows if wanted in _families(a)]:
+    if family := [a.name for a in rows if wanted in _families(a.name, a.architecture, a.kind)]:
         return family
     try:
         resolution = facts.resolve(name)
@@ -102,11 +103,12 @@ def _devices(name: str, facts: Facts) -> Iterable[str]:
     ]
 
 
-def _families(device: Accelerator) -> tuple[str, ...]:
+@lru_cache(maxsize=1024)
+def _families(name: str, architecture: str, kind: str) -> tuple[str, ...]:
     """Names that stand for a device and its relatives: its architecture, whole, its first word, or any generation."""
-    architecture, line = device.architecture.lower(), device.name.lower().rstrip("0123456789")
+    architecture, line = architecture.lower(), name.lower().rstrip("0123456789")
     names = architecture, architecture.split()[0], architecture.rstrip("0123456789 ")
-    return (*names, line) if device.kind == "npu" else names
+    return (*names, line) if kind == "npu" else names
 
 
 def vendor_names(names: Iterable[str], facts: Facts) -> frozenset[str]:

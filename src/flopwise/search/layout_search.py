@@ -58,16 +58,13 @@ from flopwise.training.memory import (
     FITS_WITH,
     allocated_and_host,
     confident_capacity_bytes,
-    memory_band,
     reported_bytes,
-    step_memory,
     tensor_bytes,
 )  # fmt: skip
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import FULL
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
-from flopwise.units import format_chance, format_items, format_percent
 from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
@@ -769,44 +766,6 @@ def _meter_watts(search: LayoutSearch, node: NodeKind | AnyNodes, table: StepTab
     memory_s = search.recipe.global_batch / (layout.dp * layout.micro_batch) * table.memory_s[degree, inner]
     drawn = step_watts(device.tdp_w, parts, memory_s)
     return np.asarray(facility_joules(device, layout.num_gpus, drawn, 1.0))
-
-
-def best_layout(
-    model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None,
-    given: GivenSettings | None = None,
-) -> tuple[Layout, str]:  # fmt: skip
-    """The fastest layout that surely fits, or where none does the likeliest to fit; and how it was found.
-
-    Raises: InfeasibleError: the global batch does not divide over the GPUs in any layout, or none is as `given`.
-    """
-    mode, given = None if recompute is None else RECOMPUTE.index(recompute), given or GivenSettings()
-    best = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch, given=given)
-    if best is None:
-        batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
-        if micro_batch and batch % micro_batch:
-            raise InfeasibleError(f"micro-batch {micro_batch} does not divide the global batch of {batch:,} sequences")
-        each = f" in micro-batches of {micro_batch}" if micro_batch else ""
-        wanted = f"a global batch of {batch:,} sequences{each}"
-        if given.narrows:
-            why = given.needed or "what is offloaded"
-            raise InfeasibleError(
-                f"no layout that was tried on {format_items(gpus, 'GPU')} goes with {why} and {wanted}; change one of "
-                "them, or give the layout itself (--pp, --zero)"
-            )
-        raise InfeasibleError(f"no layout of {gpus:,} GPUs divides {wanted}; give a multiple of {unit:,}")
-    layout, tried, fitting = best
-    sure = f"with a probability of {format_percent(FITS_WITH, 0)}"
-    if fitting:
-        return layout, f"simplest among the fastest of {tried:,} layouts; {fitting:,} of them fit {sure} or more"
-    device = cluster.accelerator
-    needs, capacity = float(step_memory(model, recipe, layout, device_kind=device.kind).total_bytes), device.hbm_bytes
-    if needs > capacity:
-        return layout, f"least memory of {tried:,} layouts; none fits"
-    odds = float(memory_band(recipe, device.calibration, device).probability_at_most(needs, float(capacity)))
-    if odds >= defaults.CONFIDENCE:
-        less = f"with {format_percent(defaults.CONFIDENCE, 0)} or more"
-        return layout, f"simplest among the fastest of {tried:,} layouts that fit {less}; none fits {sure}"
-    return layout, f"most likely to fit of {tried:,} layouts ({format_chance(odds)} chance); none fits {sure}"
 
 
 def fastest_layout(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import product
@@ -259,9 +259,30 @@ def levers(best: ServingOption, chosen: Candidate, plans: Sequence[Candidate]) -
     """The effects of single changes on the best plan as estimated (`chosen`), and the best plan on other devices."""
     every = (*_other_fields(best, chosen), *_other_loads(best.workload))
     changes = [_Change(best, chosen, *change) for change in every]
-    sized = {one.key: answer for one in changes if (answer := one.sized_question()) is not None}
-    by_change = dict(zip(sized, deployments_together([*sized.values()]), strict=True))
-    return [*(one.lever(by_change.get(one.key)) for one in changes), *device_levers(plans)]
+    questions = {one.key: one.question for one in changes}
+    alike = {key: (question.workload.techniques, *key[1:]) for key, question in questions.items()}
+    sized, faults = _sized_once({alike[key]: question for key, question in questions.items()})
+    answers = {key: (question, sized[alike[key]]) for key, question in questions.items() if alike[key] in sized}
+    by_change = dict(zip(answers, deployments_together([*answers.values()]), strict=True))
+    notes = {key: faults.get(one, "does not fit in memory") for key, one in alike.items()}
+    return [*(one.lever(by_change.get(one.key), notes[one.key]) for one in changes), *device_levers(plans)]
+
+
+def _sized_once(questions: Mapping[Hashable, ReplicaQuestion]) -> tuple[dict[Hashable, Answer], dict[Hashable, str]]:
+    """The answers to questions, as far as they can be timed together; and why others have none.
+
+    Assumes: those with the same techniques and batches differ in their rate alone, on which no answer depends.
+    """
+    first = {question: question for question in reversed([*questions.values()])}
+    together = size_together(first.values())
+    answers, faults = dict[Hashable, Answer](), dict[Hashable, str]()
+    for key, question in questions.items():
+        try:
+            joined = together.get(question) if first[question] is question else None
+            answers[key] = joined or sized_replicas(question)
+        except FlopwiseError as error:
+            faults[key] = str(error)
+    return answers, faults
 
 
 def _other_fields(best: ServingOption, chosen: Candidate) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -297,7 +318,7 @@ NEAR_BATCH = 0.9
 
 
 class _Change:
-    """One change to the best plan; the layout stays unless another is given. `note`: why it cannot be."""
+    """One change to the best plan; the layout stays unless another is given."""
 
     def __init__(self, best: ServingOption, chosen: Candidate, name: str, fields: dict[str, Any]) -> None:
         """`fields`: weights, kv_dtype, workload or layout, as they then are."""
@@ -306,29 +327,24 @@ class _Change:
         self.weights: WeightFormat = fields.get("weights") or best.deployments.weights
         self.kv_dtype: CacheFormat = fields.get("kv_dtype") or best.kv_dtype
         self.layout: dict[str, Any] = fields.get("layout") or chosen.layout
-        self.note = "does not fit in memory"
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> tuple[Hashable, ...]:
         """The same of changes that have the same deployments."""
         return id(self.workload), self.weights, self.kv_dtype, self.layout["max_batch"]
 
-    def sized_question(self) -> tuple[ReplicaQuestion, Answer] | None:
-        """The question of its deployments, with its answer; None where there is none."""
+    @property
+    def question(self) -> ReplicaQuestion:
+        """The question of its deployments."""
         question = ReplicaQuestion.of(self.best.model, self.workload, self.best.node, self.weights, self.kv_dtype)
-        question = replace(question, between=np.array([[float(self.layout["max_batch"])]]))
-        try:
-            return question, sized_replicas(question)
-        except FlopwiseError as error:
-            self.note = str(error)
-            return None
+        return replace(question, between=np.array([[float(self.layout["max_batch"])]]))
 
-    def lever(self, service: Deployments | None) -> Lever:
-        """The effect of the change, from its deployments."""
+    def lever(self, service: Deployments | None, note: str) -> Lever:
+        """The effect of the change, from its deployments; `note`: why there are none."""
         best, chosen, layout = self.best, self.chosen, self.layout
         missing = partial(Lever, self.name, None, None, None, fits=False)
         if service is None or not service.batch.size:
-            return missing(note=self.note)
+            return missing(note=note)
         same = np.flatnonzero(np.all([getattr(service, name) == layout[name] for name in DEGREES], axis=0))
         if not same.size:
             return missing(note="does not fit this instance or its memory")

@@ -12,18 +12,21 @@ from flopwise.cost.intervals import OTHER_SOFTWARE
 from flopwise.cost.money import volume_usd
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import InfeasibleError, SpecError
+from flopwise.facts import defaults
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
+from flopwise.facts.software import RECOMPUTE
 from flopwise.facts.spec import DatedSourceSpec, ModelName, SourceSpec
 from flopwise.options import changed_options
 from flopwise.provenance import Kind, implied_kinds
-from flopwise.search.layout_search import GivenSettings, best_layout
+from flopwise.search.layout_search import GivenSettings, fastest_layout
 from flopwise.training.alternatives import BEST_MEASURED
 from flopwise.training.answer import TrainAnswer, train_answer
 from flopwise.training.corpus import Corpus, corpus
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Recipe, check_layout
+from flopwise.training.memory import FITS_WITH, memory_band, step_memory
 from flopwise.training.memory_answer import usual_recompute
 from flopwise.training.on_device import recipe_on, stack_notes
 from flopwise.training.routing import check_skew
@@ -34,6 +37,7 @@ from flopwise.training.sampled_answer import SampledTrainAnswer
 from flopwise.training.samples import SampledWorkload, network_of_samples
 from flopwise.training.spec import LAYOUT_SETTINGS, SETTINGS, DataSpec, ReadsSpec, TrainingSpec
 from flopwise.training.start import with_start
+from flopwise.units import format_chance, format_items, format_percent
 from flopwise.values import replace
 
 if TYPE_CHECKING:
@@ -143,10 +147,48 @@ def _layout(
     given = GivenSettings(spec.searched_alike(model), chunks, spec.schedule, spec.pipeline_option)
     if spec.pipeline_option is not None and gpus == 1:
         raise SpecError(f"{spec.pipeline_option} needs pipeline stages; give 2 accelerators or more (--gpus)")
-    layout, laid_out = best_layout(
+    layout, laid_out = _best_layout(
         model, recipe, cluster, gpus, recompute=spec.recompute_mode(), micro_batch=spec.micro_batch, given=given
     )
     return layout, laid_out, ()
+
+
+def _best_layout(
+    model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None,
+    given: GivenSettings,
+) -> tuple[Layout, str]:  # fmt: skip
+    """The fastest layout that surely fits, or where none does the likeliest to fit; and how it was found.
+
+    Raises: InfeasibleError: the global batch does not divide over the GPUs in any layout, or none is as `given`.
+    """
+    mode = None if recompute is None else RECOMPUTE.index(recompute)
+    best = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch, given=given)
+    if best is None:
+        batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
+        if micro_batch and batch % micro_batch:
+            raise InfeasibleError(f"micro-batch {micro_batch} does not divide the global batch of {batch:,} sequences")
+        each = f" in micro-batches of {micro_batch}" if micro_batch else ""
+        wanted = f"a global batch of {batch:,} sequences{each}"
+        if given.narrows:
+            why = given.needed or "what is offloaded"
+            raise InfeasibleError(
+                f"no layout that was tried on {format_items(gpus, 'GPU')} goes with {why} and {wanted}; change one of "
+                "them, or give the layout itself (--pp, --zero)"
+            )
+        raise InfeasibleError(f"no layout of {gpus:,} GPUs divides {wanted}; give a multiple of {unit:,}")
+    layout, tried, fitting = best
+    sure = f"with a probability of {format_percent(FITS_WITH, 0)}"
+    if fitting:
+        return layout, f"simplest among the fastest of {tried:,} layouts; {fitting:,} of them fit {sure} or more"
+    device = cluster.accelerator
+    needs, capacity = float(step_memory(model, recipe, layout, device_kind=device.kind).total_bytes), device.hbm_bytes
+    if needs > capacity:
+        return layout, f"least memory of {tried:,} layouts; none fits"
+    odds = float(memory_band(recipe, device.calibration, device).probability_at_most(needs, float(capacity)))
+    if odds >= defaults.CONFIDENCE:
+        less = f"with {format_percent(defaults.CONFIDENCE, 0)} or more"
+        return layout, f"simplest among the fastest of {tried:,} layouts that fit {less}; none fits {sure}"
+    return layout, f"most likely to fit of {tried:,} layouts ({format_chance(odds)} chance); none fits {sure}"
 
 
 def _on_measured_gpus(

@@ -8,24 +8,13 @@ from typing import Any, ClassVar, Self
 from flopwise.cost.convolutions import ELEM_BYTES
 from flopwise.cost.intervals import error_band
 from flopwise.cost.memory_answer import MemoryAnswer, Remedy, fit_figures
-from flopwise.cost.rates import rates
-from flopwise.errors import MissingFactError
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.catalog import Facts
 from flopwise.results import attributes, entries, interval, notes, without_values
 from flopwise.training.answer import StepAnswer
 from flopwise.training.memory import memory_class
-from flopwise.training.sampled import (
-    SampledEstimate,
-    SampledJob,
-    check_sampled_options,
-    num_replicas,
-    sampled_batches,
-    sampled_recipe,
-)
+from flopwise.training.sampled import SampledEstimate, SampledJob
 from flopwise.training.sampled_memory import PARAMETER_BYTES, SampledRecipe, sampled_memory
-from flopwise.training.samples import SampledWorkload
-from flopwise.training.spec import DataSpec, TrainingSpec
 from flopwise.units import format_count, format_interval, format_items, format_number, format_percent, format_price
 from flopwise.values import dataclass, replace
 
@@ -62,29 +51,6 @@ def sampled_memory_answer(
         items=tuple((name, size) for name, size in memory.items.items() if size), worst_rank="every rank", fits=fits,
         quick=(), settings=settings, recipe=recipe, remedies=tuple(remedies),
     )  # fmt: skip
-
-
-def sampled_step_memory(
-    work: SampledWorkload, data: DataSpec, spec: TrainingSpec, device: Accelerator | None, facts: Facts,
-    counted: int | None, grad_accum: int,
-) -> SampledMemoryAnswer:  # fmt: skip
-    """The memory of a training step of `grad_accum` passes on `counted` devices (None: not said).
-
-    Raises:
-        MissingFactError: its parameters are not known.
-        SpecError: options that mean nothing to it, or batches that do not divide.
-    """
-    check_sampled_options(work, data, spec)
-    gpus = num_replicas(work, spec, counted)
-    recipe, notes = sampled_recipe(work, spec, facts, None if device is None else rates(device))
-    passes = None if grad_accum == 1 and spec.micro_batch is not None else grad_accum
-    recipe, passes, assumed = sampled_batches(recipe, device, gpus, spec.micro_batch, data.global_batch, passes)
-    answer = sampled_memory_answer(recipe, device, gpus, facts, recipe_settings(recipe, passes))
-    if answer is None:
-        raise MissingFactError(
-            f"{work.name}: its parameters are not known, so the memory of training it is not known either"
-        )
-    return replace(answer, assumptions=(*assumed, *notes, *answer.assumptions))
 
 
 def _remedies(recipe: SampledRecipe, total: float, capacity: float, kind: str) -> list[Remedy]:

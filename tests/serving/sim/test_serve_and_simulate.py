@@ -156,7 +156,7 @@ BURSTS: list[tuple[dict[str, Any], float]] = [
 
 @pytest.mark.parametrize(("case", "busy"), BURSTS)
 def test_runs_are_as_long_as_their_percentiles_need(case: dict[str, Any], busy: float) -> None:
-    agrees(opened("bursts", case, busy, seed=100, runs=3))
+    agrees(opened("bursts", case, busy, seed=100, count=3))
 
 
 def test_percentiles_that_chance_decides_are_said_to_be_so() -> None:
@@ -213,7 +213,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 def test_pools_and_models_that_see_are_the_same_in_both(name: str) -> None:
     """Pools read prompts one by one: few requests wait for a second more, and a p99 among them takes many runs."""
     agrees(one for users in (4, 128) for one in closed(name, OTHERS[name], users))
-    agrees(one for busy in (0.4, 0.7) for one in opened(name, OTHERS[name], busy, runs=4))
+    agrees(one for busy in (0.4, 0.7) for one in opened(name, OTHERS[name], busy, count=4))
 
 
 @pytest.mark.parametrize(
