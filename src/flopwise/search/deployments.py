@@ -881,7 +881,7 @@ def _pooled_users_columns(sized: SizedReplicas, question: ReplicaQuestion) -> di
         "requests_per_s": capacity,
         "tokens_per_s": replicas * capacity * workload.output_tokens,
         "busy_frac": np.ones(batch.shape),
-        "watts_frac": (_watts_frac(load.decode, np.ones(batch.shape)) * gpus + of_prompts * extra) / (gpus + extra),
+        "watts_frac": (_watts_frac(load.decode, np.minimum(load.decoding * ranks, 1.0)) * gpus + of_prompts * extra) / (gpus + extra),
     }
     return {name: np.broadcast_to(values, batch.shape).ravel() for name, values in columns.items()}
 

@@ -1056,7 +1056,8 @@ def _token_rules(estimate: ServeEstimate) -> tuple[QuickFormula, ...]:
     job = estimate.job
     if estimate.further_token_s is None:
         return ()
-    each = float(weight_bytes(job.model, job.weights)) / estimate.num_gpus / job.cluster.accelerator.hbm_bytes_per_s
+    decoding = int(job.layout.num_gpus)  # accelerators that prompts have for themselves read none of them
+    each = float(weight_bytes(job.model, job.weights)) / decoding / job.cluster.accelerator.hbm_bytes_per_s
     formula = "weights / memory bandwidth"
     return (
         QuickFormula(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.cost.energy import device_watts
 from flopwise.cost.rates import CLOCK_HZ
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import CONTEXT, GRAPHS, Engine
@@ -430,11 +429,7 @@ class _ServingTree:
         return prices
 
     def _energy(self, name: str, joules: float) -> Figure:
-        whole = sum(seconds for _, seconds in self.estimate.breakdown)
-        parts = {name: seconds / whole * self.estimate.running_frac for name, seconds in self.estimate.breakdown}
-        compute = parts["compute"] + parts.get(_CONVERSION, 0.0)
-        memory, messages = parts["memory bandwidth"], parts["communication"]
-        limit_w = number(self.device.datasheet("tdp_w", "W").value)
-        draw, host, limit, pue = self.device.power(number(device_watts(limit_w, compute, memory, messages)))
+        assert self.estimate.watts is not None
+        draw, host, limit, pue = self.device.power(number(self.estimate.watts))
         formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} / {self.tokens.name}"
         return term(name, joules, "J", formula, self.gpus, draw, host, limit, pue, self.tokens)
