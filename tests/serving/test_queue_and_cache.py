@@ -133,10 +133,10 @@ def test_a_cache_of_answers_takes_its_hits_off_the_load() -> None:
     assert hourly is not None
     memory = 500 * (500 + 4 * 200) / 1e9 * 0.02
     assert found.usd_per_million_requests == pytest.approx((hourly + memory) / (20.0 * 3600) * 1e6, rel=1e-6)
-    assert alone.estimate.usd_per_million_output_tokens is not None
-    assert found.estimate.usd_per_million_output_tokens == pytest.approx(
-        alone.estimate.usd_per_million_output_tokens * cached.computed_frac, rel=1e-6
-    )
+    tokens = (found.estimate.usd_per_million_input_tokens, found.estimate.usd_per_million_output_tokens)
+    assert None not in tokens
+    request_usd = sum((usd or 0.0) * count / 1e6 for usd, count in zip(tokens, (1000, 200), strict=True))
+    assert request_usd * 20.0 * 3600 == pytest.approx(hourly + memory, rel=1e-6)  # the whole bill of an hour
 
 
 def test_a_percentile_among_the_hits_is_that_of_a_hit(capsys: pytest.CaptureFixture[str]) -> None:

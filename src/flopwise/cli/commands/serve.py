@@ -284,6 +284,8 @@ def _cold_start(answer: ServeAnswer, paper: Screen) -> str:
 def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
     estimate = answer.estimate
     hourly = units.format_cost(None if estimate.usd_per_hour is None else estimate.usd_per_hour * answer.replicas)
+    if hourly is not None and answer.beside_usd_per_hour:
+        hourly += f", and {units.format_cost(answer.beside_usd_per_hour)} of stores and caches"
     if estimate.tpot_s is None:
         return [
             ("per hour", hourly),

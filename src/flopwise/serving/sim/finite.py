@@ -402,7 +402,8 @@ class SessionRun(NamedTuple):
         came, ended = run.outcome.arrival_ps / PS, run.outcome.finish_ps / PS
         kept = (came >= first_s) & (came <= last_s)
         kept = kept if kept.any() else np.ones(len(came), dtype=bool)
-        report = SessionReport.of(run, request.stores, request.prompt_readers(replicas), None)
+        reader_hours = request.prompt_readers(replicas) * run.paid_s / HOUR_S
+        report = SessionReport.of(run, request.stores, reader_hours, None)
         assert report is not None, "turns share what was said before"
         inputs, outputs = (max(1, round(float(column.mean()))) for column in (run.trace.prompt, run.trace.output))
         answered = max(float(((ended >= first_s) & (ended <= last_s)).sum()), 1.0)
@@ -417,7 +418,7 @@ class SessionRun(NamedTuple):
         tpot_s = float(np.nanmean(run.tpot_s[kept])) if outputs > 1 else 0.0
         figures = estimate(mean, RunMeans(float(np.nanmean(run.ttft_s[kept])), tpot_s, rate))
         if figures.usd_per_hour is not None:  # of what the replicas do for good, not while they fill and drain
-            hourly = figures.usd_per_hour * replicas + report.stores_usd * HOUR_S / run.paid_s
+            hourly = figures.usd_per_hour * replicas + report.stores_usd_per_hour
             per_hour = rate * replicas / report.turns_per_session * HOUR_S
             report = replace(report, usd_per_session=hourly / per_hour)
         elsewhere = (ANSWERS_ELSEWHERE,) if job.techniques.prefill_gpus else ()
