@@ -148,8 +148,8 @@ def test_half_a_user_keeps_a_replica_busy_half_of_the_time() -> None:
 
 @pytest.mark.parametrize("per_s", [0.01, 1.0, 8.0])
 def test_pools_draw_power_for_what_each_of_them_does(per_s: float) -> None:
-    """Two devices read prompts, for the FLOPs of each at the datasheet's rate; one decodes in 1 - exp(-L) of the time, L
-    answers under way on average (M/G/infinity). The rest of the time each draws 0.10 of its limit."""
+    """Two devices read prompts, for the FLOPs of each at the datasheet's rate; one decodes in 1 - exp(-L) of the time,
+    L answers under way on average (M/G/infinity). The rest of the time each draws 0.10 of its limit."""
     found = estimate(plain_job(arrivals_per_s=per_s, techniques=Techniques(prefill_gpus=2)))
     assert found.tpot_s is not None
     answering = 1 - math.exp(-per_s * 255 * found.tpot_s.value)

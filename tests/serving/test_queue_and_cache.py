@@ -192,3 +192,15 @@ def test_hits_come_first_among_percentiles_also_where_nothing_is_simulated() -> 
     assert plain.ttft_s["p50"] <= load.ttft_s["p90"] <= plain.ttft_s["p90"]
     assert list(load.ttft_s.values()) == sorted(load.ttft_s.values())
     assert list(load.ttft_s_low.values()) == sorted(load.ttft_s_low.values())
+
+
+@pytest.mark.parametrize("rate", [1e-5, 1e-9])
+def test_requests_that_are_seldom_cost_what_the_machine_does_between_them(rate: float) -> None:
+    """Nobody waits for another; a request pays for the time until the next, longer than the simulator's clock or not."""
+    found, alone = (serve("Llama-3.1-8B", **SHAPE, rate=one, price=2.0) for one in (rate, 1e-4))
+    assert found.under_load is not None
+    assert alone.under_load is not None
+    assert found.usd_per_million_requests == pytest.approx(2.0 / 3600 / rate * 1e6, rel=1e-6)
+    assert found.under_load.ttft_s["p50"] == pytest.approx(alone.under_load.ttft_s["p50"], rel=0.02)
+    with pytest.raises(SpecError, match=r"10 requests at .* take longer than the simulator's clock, 46\.3 days"):
+        simulate("Llama-3.1-8B", **SHAPE, rate=1e-9, requests=10)

@@ -141,8 +141,8 @@ class ServeSweep(Result):
         """Throughput of an accelerator against what a user sees."""
         seen, points = self.curve()
         x = f"{seen}, seconds" if seen == "latency" else seen
-        series = {self.axis: points}
-        return PointPicture(title=self.verdict, x=x, y=f"{self.unit} per accelerator", series=series, lines=(self.axis,))
+        series, y = {self.axis: points}, f"{self.unit} per accelerator"
+        return PointPicture(title=self.verdict, x=x, y=y, series=series, lines=(self.axis,))
 
 
 def _sweep_point(value: int, estimate: ServeEstimate, replicas: int) -> SweepPoint:

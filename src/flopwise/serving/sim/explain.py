@@ -103,7 +103,8 @@ class SimulatedFigureTree:
         one = term("price of a replica", each, "USD/h", formula, price, gpus)
         formula = f"{hours.name} x {one.name}"
         if answer.beside_usd:
-            beside = term("stores and caches", sum(answer.beside_usd.values()), "USD", f"{COUNTED}: bytes x price x time")
+            usd = sum(answer.beside_usd.values())
+            beside = term("stores and caches", usd, "USD", f"{COUNTED}: bytes x price x time")
             yield term("cost of the run", answer.cost_usd, "USD", f"{formula} + {beside.name}", hours, one, beside)
         else:
             yield term("cost of the run", answer.cost_usd, "USD", formula, hours, one)

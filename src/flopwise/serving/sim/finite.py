@@ -274,9 +274,14 @@ def _arrivals(job: ServeJob, lengths: tuple[int | str, int | str] | None, count:
     """So many requests at the rate of so many replicas of the job."""
     inputs, outputs = lengths or (job.input_tokens, job.output_tokens)
     return Traffic(
-        requests=count, rate=(job.arrivals_per_s or 0.0) * replicas, input_tokens=inputs, output_tokens=outputs or 1,
+        requests=count, rate=_simulated_per_s(job, replicas), input_tokens=inputs, output_tokens=outputs or 1,
         priorities=job.priorities or None, seed=TYPICAL,
     )  # fmt: skip
+
+
+def _simulated_per_s(job: ServeJob, replicas: int) -> float:
+    """The rate at which requests of so many replicas are simulated: once a day at least, as seldom as nobody waits."""
+    return max((job.arrivals_per_s or 0.0) * replicas, SELDOM_PER_S)
 
 
 def _error_frac(seconds: NDArray[np.float64], shares: Sequence[float]) -> float:
@@ -333,7 +338,7 @@ class ArrivalRun(NamedTuple):
         Raises: SpecError, InfeasibleError: as `closed_loop_run`.
         """
         replicas = min(replicas, MOST_REPLICAS)
-        clock = max(int(CLOCK_FRAC * LONGEST_S * (job.arrivals_per_s or 0.0) * replicas), 1)
+        clock = max(int(CLOCK_FRAC * LONGEST_S * _simulated_per_s(job, replicas)), 1)
         shares = [float(name.removeprefix("p")) for name in percentiles]
         count, longer = 0, min(replicas * arrivals_of(busy), clock, LONGEST_ARRIVALS)
         error_frac = over = 0.0
