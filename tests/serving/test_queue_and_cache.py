@@ -196,7 +196,7 @@ def test_hits_come_first_among_percentiles_also_where_nothing_is_simulated() -> 
 
 @pytest.mark.parametrize("rate", [1e-5, 1e-9])
 def test_requests_that_are_seldom_cost_what_the_machine_does_between_them(rate: float) -> None:
-    """Nobody waits for another; a request pays for the time until the next, longer than the simulator's clock or not."""
+    """Nobody waits for another; a request pays for the time until the next, beyond the simulator's clock as well."""
     found, alone = (serve("Llama-3.1-8B", **SHAPE, rate=one, price=2.0) for one in (rate, 1e-4))
     assert found.under_load is not None
     assert alone.under_load is not None
