@@ -329,6 +329,6 @@ def _arrivals(traffic: Traffic, rng: Rng) -> Seconds:
         seldom, clock = format_arrivals(rate), format_seconds(LONGEST_S)
         raise SpecError(
             f"{arrival_s.size:,} requests at {seldom} take longer than the simulator's clock, {clock}: give a higher "
-            "rate, or fewer requests"
+            "rate, fewer requests or a shorter duration"
         )
     return arrival_s
