@@ -122,6 +122,15 @@ def test_a_sweep_has_the_whole_bill_of_each_point(document: Callable[[str], dict
     assert "tokens/s" not in run(line)[1]
 
 
+def test_sound_is_priced_by_request(document: Callable[[str], dict[str, Any]], run: Run) -> None:
+    """Four tokens start a transcript: what its sound costs is no matter of input tokens."""
+    line = "serve whisper-large-v3 --gpu l4 --concurrency 8 --price 1"
+    found = document(line)
+    assert found["usd_per_million_requests"] == pytest.approx(1 / 3600 / found["requests_per_s"] * 1e6)
+    assert "per million requests" in run(line)[1]
+    assert "per million requests" not in run("serve t5-base --gpu l4 --concurrency 8")[1]
+
+
 def test_a_sweep_of_degrees_names_none_of_them_as_that_of_all(run: Run) -> None:
     _, out, _ = run("serve Llama-3.1-8B --gpu h100 --sweep tp")
     assert "layout" not in out

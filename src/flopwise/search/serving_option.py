@@ -512,7 +512,7 @@ def _month_usd(offered: Sequence[Offered], rows: Sequence[int], instances: Float
 
 
 def _month_of_answers_usd(workload: Resolved) -> float:
-    """What the memory of a service's cache of answers costs a month; 0 without one."""
+    """The cost of a month of the memory of a service's cache of answers, in USD; 0 without one."""
     if workload.cache.response_cache is None:
         return 0.0
     from flopwise.serving.sim.request import ResponseCache  # noqa: PLC0415 - few caches are asked for

@@ -848,12 +848,18 @@ def _storage_of(start: StartSpec, facts: Facts) -> Storage:
     return Storage(name="given", read_bytes_per_s=start.storage_bandwidth, source="given", date="")
 
 
+def sound_positions(job: ServeJob) -> int:
+    """Positions of the encoder that a request fills beside its prompt, as sound does; 0 where there is none."""
+    positions = int(prompt(job.model, job.input_tokens).encoder) if job.model.kind == "encoder-decoder" else 0
+    return 0 if positions == job.input_tokens else positions
+
+
 def _request_text(job: ServeJob) -> str:
     """One request in words."""
     if not job.decodes:
         return f"{job.context:,} tokens per input"
-    sound = prompt(job.model, job.input_tokens).encoder if job.model.kind == "encoder-decoder" else 0
-    encoded = f"{sound:,} encoder positions, " if sound and sound != job.input_tokens else ""
+    sound = sound_positions(job)
+    encoded = f"{sound:,} encoder positions, " if sound else ""
     return f"{encoded}{job.input_tokens:,} tokens in, {job.output_tokens:,} out"
 
 

@@ -282,6 +282,8 @@ def _cold_start(answer: ServeAnswer, paper: Screen) -> str:
 
 
 def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
+    from flopwise.serving.answer import sound_positions
+
     estimate = answer.estimate
     hourly = units.format_cost(None if estimate.usd_per_hour is None else estimate.usd_per_hour * answer.replicas)
     if hourly is not None and answer.beside_usd_per_hour:
@@ -294,8 +296,10 @@ def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
         ]
     share = f"prompts take {units.format_percent(estimate.prefill_frac)} of the time, and of the bill"
     prompts = units.format_cost(estimate.usd_per_million_input_tokens)
+    requests = units.format_cost(answer.usd_per_million_requests) if sound_positions(estimate.job) else None
     return [
         ("per hour", hourly),
+        *([("per million requests", requests)] if requests else []),
         ("per million output tokens", units.format_cost(estimate.usd_per_million_output_tokens)),
         ("per million input tokens", None if prompts is None else f"{prompts} ({share})"),
         ("energy of an output token", parts.energy(estimate.joules_per_output_token)),
