@@ -430,6 +430,11 @@ class FileFormat:
                 values[key] = options[key].parse(value, f"{at}{key}")
         return tuple(self._spec(spec, values, at) for spec in self.specs)
 
+    def _key_of_flag(self, word: object) -> str:
+        """The key of the option whose flag is `--word`; empty where there is none."""
+        flag = f"--{str(word).replace('_', '-')}"
+        return next((key for key, option in self.options.items() if flag in option.flags), "")
+
     def _spec(self, spec: type, values: Mapping[str, Any], at: str) -> Any:
         named = {name: values[o.key] for name, o in options_of(spec).items() if o.key in values}
         for name, default in defaults_of(spec).items():
@@ -441,13 +446,13 @@ class FileFormat:
         """Keys, behind their section and a dot, and values as they are written."""
         for key, value in _mapping(data, at).items():
             if key not in self.keys[""]:
-                raise _unknown(key, self.keys[""], at)
+                raise _unknown(key, self.keys[""], at, self._key_of_flag(key))
             if key not in self.sections:
                 yield key, value
                 continue
             for part, inner in _mapping({} if value is None else value, f"{at}{key}.").items():
                 if part not in self.keys[key]:
-                    raise _unknown(part, self.keys[key], f"{at}{key}.")
+                    raise _unknown(part, self.keys[key], f"{at}{key}.", self._key_of_flag(part))
                 yield f"{key}.{part}", inner
 
     def without_defaults(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -507,6 +512,8 @@ def _mapping(data: object, at: str) -> Mapping[Any, Any]:
     return data
 
 
-def _unknown(key: object, allowed: Sequence[str], at: str) -> SpecError:
-    shown, near = str(key)[:60], nearest_hint(key, allowed)
+def _unknown(key: object, allowed: Sequence[str], at: str, of_flag: str) -> SpecError:
+    """The error of a key that a mapping does not have; `of_flag`: that of the command's flag of this name."""
+    shown = str(key)[:60]
+    near = f"; nearest: {of_flag} (--{shown.replace('_', '-')} of commands)" if of_flag else nearest_hint(key, allowed)
     return SpecError(f"{at}{shown}: unknown key {shown!r}; allowed: {', '.join(allowed)}{near}")

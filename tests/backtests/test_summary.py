@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flopwise.backtests.kinds import KINDS
 from flopwise.backtests.prediction import Prediction
+from flopwise.backtests.run import Backtest
 from flopwise.backtests.summary import reasons, summarize, worst
 
 
@@ -34,6 +36,14 @@ def test_errors_bias_and_coverage_are_those_of_the_rows_that_were_measured() -> 
 def test_nothing_predicted_has_no_figures() -> None:
     found = summarize([Prediction(id="e", unit="s", skipped="why")])
     assert (found.median_abs_error, found.p90_abs_error, found.bias, found.coverage) == (None, None, None, None)
+
+
+def test_rows_that_nobody_measured_are_no_success() -> None:
+    kind = KINDS["memory"]
+    bare = Backtest(kind=kind, predictions=(_row("d", None, 5.0),), rows=({},), columns=())
+    assert bare.verdict == "1 of 1 row predicted, none of them measured: their errors need the column peak_bytes."
+    some = Backtest(kind=kind, predictions=(ROWS[0], ROWS[3]), rows=({}, {}), columns=())
+    assert some.verdict.startswith("2 of 2 rows predicted, 1 of them measured: median error 10.0 %")
 
 
 def test_the_worst_are_worst_as_a_ratio_and_the_reasons_are_counted() -> None:

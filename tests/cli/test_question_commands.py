@@ -106,6 +106,37 @@ def test_a_service_that_does_not_fit_shows_no_speed(document: Callable[[str], di
     ]
 
 
+def test_a_sweep_has_the_whole_bill_of_each_point(document: Callable[[str], dict[str, Any]], run: Run) -> None:
+    """Prompts and answers together pay for the hour; models that answer in one pass pay for their inputs."""
+    line = "serve Llama-3.1-8B --gpu h100 --input 1000 --output 500 --price 3 --sweep concurrency"
+    for p in document(line)["points"]:
+        requests = p["tokens_per_s"] / 500 * 3600
+        paid = (p["usd_per_million_input_tokens"] * 1000 + p["usd_per_million_output_tokens"] * 500) / 1e6 * requests
+        assert paid == pytest.approx(3.0)
+        assert p["usd_per_million_requests"] * requests / 1e6 == pytest.approx(3.0)
+    assert "$/M input  $/M output" in run(line)[1]
+    line = "serve bge-m3 --gpu h100 --price 3 --sweep batch"
+    for p in document(line)["points"]:
+        assert p["usd_per_million_requests"] * p["tokens_per_s"] * 3600 / 1e6 == pytest.approx(3.0)
+    assert "$/M inputs" in run(line)[1]
+    assert "tokens/s" not in run(line)[1]
+
+
+def test_sound_is_priced_by_request(document: Callable[[str], dict[str, Any]], run: Run) -> None:
+    """Four tokens start a transcript: what its sound costs is no matter of input tokens."""
+    line = "serve whisper-large-v3 --gpu l4 --concurrency 8 --price 1"
+    found = document(line)
+    assert found["usd_per_million_requests"] == pytest.approx(1 / 3600 / found["requests_per_s"] * 1e6)
+    assert "per million requests" in run(line)[1]
+    assert "per million requests" not in run("serve t5-base --gpu l4 --concurrency 8")[1]
+
+
+def test_a_sweep_of_degrees_names_none_of_them_as_that_of_all(run: Run) -> None:
+    _, out, _ = run("serve Llama-3.1-8B --gpu h100 --sweep tp")
+    assert "layout" not in out
+    assert "replicas" not in out
+
+
 def test_a_remedy_does_what_it_says(document: Callable[[str], dict[str, Any]]) -> None:
     before = document("memory Llama-3.1-8B --gpu a100-80gb --seq 8192")
     after = document("memory Llama-3.1-8B --gpu a100-80gb --seq 8192 --optimizer adamw-8bit")

@@ -40,6 +40,19 @@ def test_replicas_are_sized_for_what_the_cache_does_not_answer() -> None:
     assert peaked.requests_per_s == pytest.approx(120.0 * asked.computed_frac)
 
 
+def test_the_bill_of_a_plan_has_the_memory_of_its_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """1,000 answers of 500 bytes and 4 for each token, at 1000 USD a GB and hour, for the 730 hours of a month."""
+    priced = with_parts(techniques={**ANSWERS, "cache_price": 1000.0})
+    best, free = (plan(asked).plans[0] for asked in (priced, with_parts(techniques=ANSWERS)))
+    tokens = 256  # by default
+    assert best.cost_usd == pytest.approx(free.cost_usd + 1000 * (500 + 4 * tokens) / 1e9 * 1000 * 730)
+    assert cli.main([*shlex.split(best.reproduce)[1:], "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    each = best.cost_usd / (60.0 * 730 * 3600)
+    assert shown["usd_per_million_requests"] == pytest.approx(each * 1e6, rel=1e-6)
+    assert best.figures["usd_per_million_tokens"] == pytest.approx(each / tokens * 1e6, rel=1e-6)
+
+
 def test_classes_of_a_plan_are_simulated_and_its_command_says_all(capsys: pytest.CaptureFixture[str]) -> None:
     wanted = with_parts(
         traffic={"requests_per_s": 60.0, "priorities": {0: "20%", 1: "80%"}},

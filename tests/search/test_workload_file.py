@@ -59,6 +59,7 @@ def test_batch_from_tokens() -> None:
     ("text", "line", "says"),
     [
         ("model: a\ntask: serve\ntrafic:\n  requests_per_s: 1\n", 3, "unknown key 'trafic'"),
+        ("model: a\ntask: serve\ntraffic: {rate: 1}\n", 3, "nearest: traffic.requests_per_s (--rate of commands)"),
         ("model: a\ntask: serve\ntraffic:\n  requests_per_s: fast\n", 4, "not a quantity"),
         ("model: a\ntask: serve\ntraffic:\n  requests_per_s: -1\n", 4, "allowed: above 1 in 31,688 years"),
         ("model: a\ntask: sing\n", 2, "not one of"),

@@ -144,3 +144,19 @@ def test_half_a_user_keeps_a_replica_busy_half_of_the_time() -> None:
     idle = 700.0 * (0.10 + 0.50) * 1.2 / whole.requests_per_s
     assert half.requests_per_s == pytest.approx(whole.requests_per_s / 2)
     assert half.joules_per_request == pytest.approx(whole.joules_per_request + idle, rel=1e-9)
+
+
+@pytest.mark.parametrize("per_s", [0.01, 1.0, 8.0])
+def test_pools_draw_power_for_what_each_of_them_does(per_s: float) -> None:
+    """Two devices read prompts, for the FLOPs of each at the datasheet's rate; one decodes in 1 - exp(-L) of the time,
+    L answers under way on average (M/G/infinity). The rest of the time each draws 0.10 of its limit."""
+    found = estimate(plain_job(arrivals_per_s=per_s, techniques=Techniques(prefill_gpus=2)))
+    assert found.tpot_s is not None
+    answering = 1 - math.exp(-per_s * 255 * found.tpot_s.value)
+    flops = 2 * INPUT * LAYERS * (2 * WIDTH * 5120 + 3 * WIDTH * FFN) + LAYERS * 4 * 4096 * INPUT * INPUT / 2
+    reading = per_s / 2 * flops / FLOPS_PER_S
+    lines = dict(found.breakdown)
+    decoding = (0.95 * lines["compute"] + 0.65 * lines["memory bandwidth"] + 0.10 * lines["host"]) / sum(lines.values())
+    drawn = answering * decoding + (1 - answering) * 0.10 + 2 * (reading * 0.95 + (1 - reading) * 0.10)
+    assert found.watts == pytest.approx(700.0 * drawn / 3, rel=0.01)
+    assert found.joules_per_request == pytest.approx(700.0 * (drawn + 3 * 0.50) * 1.2 / per_s, rel=0.01)

@@ -133,10 +133,10 @@ def test_a_cache_of_answers_takes_its_hits_off_the_load() -> None:
     assert hourly is not None
     memory = 500 * (500 + 4 * 200) / 1e9 * 0.02
     assert found.usd_per_million_requests == pytest.approx((hourly + memory) / (20.0 * 3600) * 1e6, rel=1e-6)
-    assert alone.estimate.usd_per_million_output_tokens is not None
-    assert found.estimate.usd_per_million_output_tokens == pytest.approx(
-        alone.estimate.usd_per_million_output_tokens * cached.computed_frac, rel=1e-6
-    )
+    tokens = (found.estimate.usd_per_million_input_tokens, found.estimate.usd_per_million_output_tokens)
+    assert None not in tokens
+    request_usd = sum((usd or 0.0) * count / 1e6 for usd, count in zip(tokens, (1000, 200), strict=True))
+    assert request_usd * 20.0 * 3600 == pytest.approx(hourly + memory, rel=1e-6)  # the whole bill of an hour
 
 
 def test_a_percentile_among_the_hits_is_that_of_a_hit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,3 +192,15 @@ def test_hits_come_first_among_percentiles_also_where_nothing_is_simulated() -> 
     assert plain.ttft_s["p50"] <= load.ttft_s["p90"] <= plain.ttft_s["p90"]
     assert list(load.ttft_s.values()) == sorted(load.ttft_s.values())
     assert list(load.ttft_s_low.values()) == sorted(load.ttft_s_low.values())
+
+
+@pytest.mark.parametrize("rate", [1e-5, 1e-9])
+def test_requests_that_are_seldom_cost_what_the_machine_does_between_them(rate: float) -> None:
+    """Nobody waits for another; a request pays for the time until the next, beyond the simulator's clock as well."""
+    found, alone = (serve("Llama-3.1-8B", **SHAPE, rate=one, price=2.0) for one in (rate, 1e-4))
+    assert found.under_load is not None
+    assert alone.under_load is not None
+    assert found.usd_per_million_requests == pytest.approx(2.0 / 3600 / rate * 1e6, rel=1e-6)
+    assert found.under_load.ttft_s["p50"] == pytest.approx(alone.under_load.ttft_s["p50"], rel=0.02)
+    with pytest.raises(SpecError, match=r"10 requests at .* take longer than the simulator's clock, 46\.3 days"):
+        simulate("Llama-3.1-8B", **SHAPE, rate=1e-9, requests=10)

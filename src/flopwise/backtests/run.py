@@ -35,8 +35,14 @@ class Backtest(Result):
         """The number of predicted rows and their errors, in a sentence."""
         s = self.summary
         text = f"{s.predicted_rows:,} of {s.rows:,} {'row' if s.rows == 1 else 'rows'} predicted"
+        predicted = [p for p in self.predictions if p.predicted is not None]
+        if predicted and not any(p.measured for p in predicted):
+            columns = " or ".join(self.kind.measured)
+            return f"{text}, none of them measured: their errors need the column {columns}."
         if s.median_abs_error is None or s.p90_abs_error is None or s.bias is None:
             return f"{text}."
+        compared = sum(p.error is not None for p in predicted)
+        text += f", {compared:,} of them measured" if compared < len(predicted) else ""
         errors = f"median error {format_percent(s.median_abs_error)}, 90th percentile {format_percent(s.p90_abs_error)}"
         bias = format_change(s.bias + 1, 1)
         inside = "" if s.coverage is None else f", {format_percent(s.coverage)} inside the 80 % interval"

@@ -872,6 +872,7 @@ def _pooled_users_columns(sized: SizedReplicas, question: ReplicaQuestion) -> di
     tpot_s, extra = load.round_s / tokens_a_round(job), job.techniques.prefill_gpus
     gpus = np.asarray(alone.layout.num_gpus)
     of_prompts = _watts_frac(load.pools.prompts.step, np.minimum(load.per_s / load.pools.most_per_s, 1.0))
+    of_answers = _watts_frac(load.decode, np.minimum(load.decoding * ranks, 1.0))
     columns: dict[str, Any] = {
         "replicas": replicas,
         "ttft_s": load.ttft_s,
@@ -881,7 +882,7 @@ def _pooled_users_columns(sized: SizedReplicas, question: ReplicaQuestion) -> di
         "requests_per_s": capacity,
         "tokens_per_s": replicas * capacity * workload.output_tokens,
         "busy_frac": np.ones(batch.shape),
-        "watts_frac": (_watts_frac(load.decode, np.ones(batch.shape)) * gpus + of_prompts * extra) / (gpus + extra),
+        "watts_frac": (of_answers * gpus + of_prompts * extra) / (gpus + extra),
     }
     return {name: np.broadcast_to(values, batch.shape).ravel() for name, values in columns.items()}
 

@@ -144,7 +144,7 @@ def plan_serving(
         *_default_assumptions(workload, model, nodes, wanted),
         *draft.assumptions,
         *_technique_assumptions(workload, model, nodes, wanted[0][0]),
-        *_cache_assumptions(workload),
+        *_cache_assumptions(workload, paid=alone),
     ]
     simulates = alone and workload.simulate and (not one_pass or workload.requests_per_s is not None)
     steps = len(nodes) + (MOST_RUNS if simulates else 0)
@@ -345,14 +345,14 @@ def _host_assumptions(workload: Resolved) -> list[str]:
     return [text]
 
 
-def _cache_assumptions(workload: Resolved) -> list[str]:
-    """The part of the requests that a cache of answers takes; nothing without one."""
+def _cache_assumptions(workload: Resolved, *, paid: bool) -> list[str]:
+    """The part of the requests that a cache of answers takes; nothing without one. `paid`: the bill has its memory."""
     if workload.computed_frac == 1:
         return []
     text = (
         f"the response cache is warm and answers {format_percent(1 - workload.computed_frac)} of requests: replicas, "
-        "latencies and targets are those of the others; costs per request and token are of all; its memory is not in "
-        "the bill"
+        "latencies and targets are those of the others; costs per request and token are of all"
+        f"{'' if paid else '; its memory is not in the bill of a fleet'}"
     )
     return [text]
 

@@ -371,7 +371,8 @@ class ServingOption(PlanOption):
         """Latencies, rates and the price of tokens."""
         deployments, tokens = self.deployments, float(self.tokens_per_s[row])
         hourly = float(self.usd_per_hour[row])
-        if self.workload.sessions is not None:  # whose stores are paid besides
+        given_out = tokens / self.workload.computed_frac
+        if self.workload.sessions is not None or given_out != tokens:  # whose stores and caches are paid besides
             hourly = float(self.cost_usd[row]) / HOURS_PER_MONTH
         return {
             "ttft_s": float(deployments.ttft_s[row]),
@@ -380,7 +381,7 @@ class ServingOption(PlanOption):
             "output_tokens_per_s": tokens if self.decodes else None,
             "requests_per_s_capacity": float(deployments.requests_per_s[row] * deployments.replicas[row]),
             "busy_frac": float(deployments.busy_frac[row]),
-            "usd_per_million_tokens": hourly / (tokens * HOUR_S) * 1e6 if tokens else None,
+            "usd_per_million_tokens": hourly / (given_out * HOUR_S) * 1e6 if tokens else None,
             **self._session_figures(row),
         }
 
@@ -500,13 +501,25 @@ class _Ways(NamedTuple):
 
 
 def _month_usd(offered: Sequence[Offered], rows: Sequence[int], instances: Floats, readers: Floats) -> Floats:
-    """The monthly cost with the stores of its caches, in each way; `readers`: replicas that have stores."""
+    """The monthly cost with stores of prefixes and of answers, in each way; `readers`: replicas that have stores."""
     ways = _Ways(offered, rows)
     stores = [kv_stores(one.workload, one.node.cluster.rates, 1) for one in offered]
     stores_usd = [sum(each.usd(HOURS_PER_MONTH * HOUR_S) for each in some) for some in stores]
     hourly = ways.rows_of(instances) * ways.of_each(one.usd_per_hour for _, one in ways.every)
     stored = ways.rows_of(readers) * ways.of_each(stores_usd[place] for place, _ in ways.every)
-    return np.asarray(hourly * HOURS_PER_MONTH + stored)
+    cached = ways.of_each(_month_of_answers_usd(one.workload) for one in offered for _ in one.bought)
+    return np.asarray(hourly * HOURS_PER_MONTH + stored + cached)
+
+
+def _month_of_answers_usd(workload: Resolved) -> float:
+    """The cost of a month of the memory of a service's cache of answers, in USD; 0 without one."""
+    if workload.cache.response_cache is None:
+        return 0.0
+    from flopwise.serving.sim.request import ResponseCache  # noqa: PLC0415 - few caches are asked for
+
+    cache = ResponseCache.of(workload.cache)
+    assert cache is not None
+    return cache.usd(workload.output_tokens, HOURS_PER_MONTH * HOUR_S)
 
 
 def _host_frac(

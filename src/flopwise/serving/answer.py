@@ -134,12 +134,6 @@ class CachedAnswers:
     computed_frac: float  # of requests, those that it does not answer
     usd_per_hour: float  # of its memory
 
-    def shared_cost(self, computed: ServeEstimate) -> ServeEstimate:
-        """The estimate of what is computed, with costs per token over all tokens that are given out."""
-        costs = (computed.usd_per_million_input_tokens, computed.usd_per_million_output_tokens)
-        inputs, outputs = (None if usd is None else usd * self.computed_frac for usd in costs)
-        return replace(computed, usd_per_million_input_tokens=inputs, usd_per_million_output_tokens=outputs)
-
     def percentile_of_computed(self, name: str) -> str | None:
         """The percentile of the requests that are computed where all have percentile `name` (p95); None: a hit."""
         share = 1.0 - (1.0 - float(name.removeprefix("p")) / 100) / self.computed_frac
@@ -197,6 +191,7 @@ class ServeAnswer(Result):
     assumptions: tuple[str, ...]
     sessions: SessionReport | None = None  # where requests are turns of sessions
     cached: CachedAnswers | None = None
+    beside_usd_per_hour: float = 0.0  # of stores of prefixes and the cache of answers, of all replicas
     by_priority: Mapping[int, ClassFigures] = field(default_factory=dict)  # of each class of requests
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # of settings that were not given, by name
 
@@ -243,8 +238,10 @@ class ServeAnswer(Result):
             result, by_priority = arrivals.estimate or result, arrivals.by_priority
         if session_run is not None and request.rate is not None:
             waits = _overload(session_run, request.rate, replicas)
+        beside_usd = 0.0 if session_run is None else session_run.report.stores_usd_per_hour
         if cached is not None:
-            result = cached.shared_cost(result)
+            beside_usd += cached.usd_per_hour
+        result = _with_whole_bill(result, replicas, beside_usd, 1.0 if cached is None else cached.computed_frac)
         answers = result.max_concurrency >= 1 and (waits is None or waits.utilisation_frac < 1)
         ends = interval_notes(job, result.ttft_s.band) if answers else ()
         steps = (step_limit_text(job),) if job.decodes and not job.static else ()
@@ -272,6 +269,7 @@ class ServeAnswer(Result):
             host_bytes=host_bytes(job),
             sessions=None if session_run is None else session_run.report,
             cached=cached,
+            beside_usd_per_hour=beside_usd,
             by_priority=by_priority,
             assumptions=tuple(dict.fromkeys(notes)),
         )  # fmt: skip
@@ -290,9 +288,10 @@ class ServeAnswer(Result):
     def usd_per_million_requests(self) -> float | None:
         """US dollars of a million requests; None without a price."""
         hourly, rate = self.estimate.usd_per_hour, self.estimate.requests_per_s
-        if self.cached is not None and hourly is not None:
-            hourly, rate = hourly + self.cached.usd_per_hour / self.replicas, rate / self.cached.computed_frac
-        return None if hourly is None or not rate else float(usd_per_million_tokens(hourly, rate))
+        if hourly is None or not rate:
+            return None
+        given_per_s = rate if self.cached is None else rate / self.cached.computed_frac
+        return float(usd_per_million_tokens(hourly + self.beside_usd_per_hour / self.replicas, given_per_s))
 
     @property
     def verdict(self) -> str:
@@ -478,6 +477,21 @@ def _cached_answers(question: ServeQuestion) -> CachedAnswers | None:
     return CachedAnswers(
         cache=cache, computed_frac=computed_frac(cache, request.rate), usd_per_hour=cache.usd(tokens, HOUR_S)
     )
+
+
+def _with_whole_bill(
+    computed: ServeEstimate, replicas: int, beside_usd_per_hour: float, computed_frac: float
+) -> ServeEstimate:
+    """The estimate with costs per token over all tokens that are given out, of which `computed_frac` are computed.
+
+    What stores and caches cost beside the machines is split as these are.
+    """
+    if not computed.usd_per_hour or (not beside_usd_per_hour and computed_frac == 1.0):
+        return computed
+    times = computed_frac * (1.0 + beside_usd_per_hour / (computed.usd_per_hour * replicas))
+    costs = (computed.usd_per_million_input_tokens, computed.usd_per_million_output_tokens)
+    inputs, outputs = (None if usd is None else usd * times for usd in costs)
+    return replace(computed, usd_per_million_input_tokens=inputs, usd_per_million_output_tokens=outputs)
 
 
 WARM = (
@@ -834,12 +848,18 @@ def _storage_of(start: StartSpec, facts: Facts) -> Storage:
     return Storage(name="given", read_bytes_per_s=start.storage_bandwidth, source="given", date="")
 
 
+def sound_positions(job: ServeJob) -> int:
+    """Positions of the encoder that a request fills beside its prompt, as sound does; 0 where there is none."""
+    positions = int(prompt(job.model, job.input_tokens).encoder) if job.model.kind == "encoder-decoder" else 0
+    return 0 if positions == job.input_tokens else positions
+
+
 def _request_text(job: ServeJob) -> str:
     """One request in words."""
     if not job.decodes:
         return f"{job.context:,} tokens per input"
-    sound = prompt(job.model, job.input_tokens).encoder if job.model.kind == "encoder-decoder" else 0
-    encoded = f"{sound:,} encoder positions, " if sound and sound != job.input_tokens else ""
+    sound = sound_positions(job)
+    encoded = f"{sound:,} encoder positions, " if sound else ""
     return f"{encoded}{job.input_tokens:,} tokens in, {job.output_tokens:,} out"
 
 
@@ -1056,7 +1076,8 @@ def _token_rules(estimate: ServeEstimate) -> tuple[QuickFormula, ...]:
     job = estimate.job
     if estimate.further_token_s is None:
         return ()
-    each = float(weight_bytes(job.model, job.weights)) / estimate.num_gpus / job.cluster.accelerator.hbm_bytes_per_s
+    decoding = int(job.layout.num_gpus)  # accelerators that prompts have for themselves read none of them
+    each = float(weight_bytes(job.model, job.weights)) / decoding / job.cluster.accelerator.hbm_bytes_per_s
     formula = "weights / memory bandwidth"
     return (
         QuickFormula(

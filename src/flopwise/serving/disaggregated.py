@@ -244,7 +244,7 @@ def _arrivals(job: ServeJob, machine: Runner, in_flight: float, before: Pools) -
     """(sequences that decode, requests per second, seconds to the first token) of random arrivals at the job's rate."""
     assert job.arrivals_per_s is not None
     numbers, rates, (end,) = _rates(job, machine, np.array([in_flight]), before)
-    batch, rate = numbers[:end, 0], rates[:end, 0]
+    batch, rate = (np.append(0.0, one[:end, 0]) for one in (numbers, rates))
     waits_s = queue_s(rate / before.most_per_s, before.servers, before.prompts.each_s)
     waits_s = waits_s + front_end_s(machine.engine, job.input_tokens, rate / before.servers, 0.0)
     decoding = float(np.interp(job.arrivals_per_s / int(job.layout.dp), rate, batch))

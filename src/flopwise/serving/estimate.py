@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +20,7 @@ from flopwise.facts.models.positions import check_length
 from flopwise.ops.degrees import check_expert_parallel, check_expert_ranks, check_pipeline, check_tensor_parallel
 from flopwise.ops.types import Array
 from flopwise.serving.closed_loop import closed_loop
-from flopwise.serving.disaggregated import disaggregated_steady
+from flopwise.serving.disaggregated import disaggregated_steady, pools
 from flopwise.serving.iteration import (
     Runner,
     StepLoad,
@@ -166,6 +168,20 @@ class RunMeans(NamedTuple):
     ttft_s: float
     tpot_s: float  # of answers that are a token long: anything
     requests_per_s: float
+
+
+class Draw(NamedTuple):
+    """Devices that spend a share of all time on steps of one kind."""
+
+    gpus: int
+    step: StepTime
+    running_frac: float
+
+    def watts(self, limit_w: float) -> float:
+        """Mean draw of one of them, with a power limit of `limit_w`."""
+        step, running = self.step, self.running_frac / _number(self.step.seconds)
+        parts = (step.compute_s + step.conversion_s, step.memory_s, step.communication_s)
+        return float(device_watts(limit_w, *(_number(part) * running for part in parts)))
 
 
 class JobSteady:
@@ -461,8 +477,13 @@ def _decoder_estimate(
     if job.requests is not None:  # of which fewer may be there than in the steady state
         least_token_s = min(least_token_s, least_tpot_s(job))
     e2e_s = ttft_s + (job.output_tokens - 1) * tpot_s
+    beside: tuple[Draw, ...] = ()
     if job.techniques.prefill_gpus:  # the share of the bill, too
         on_prompts = job.techniques.prefill_gpus / job.num_gpus
+        before = pools(job, machine)
+        reading = min(1.0, rate / replicas / _number(before.most_per_s))
+        beside = (Draw(job.techniques.prefill_gpus, before.prompts.step, reading),)
+        running_frac = min(1.0, decoding) if job.arrivals_per_s is None else -math.expm1(-decoding)  # M/G/infinity
     elif job.output_tokens == 1:  # which the prompt's own pass makes
         on_prompts = 1.0
     elif job.static:
@@ -484,6 +505,7 @@ def _decoder_estimate(
         concurrency=decoding,
         prefill_frac=min(1.0, on_prompts),
         running_frac=running_frac,
+        beside=beside,
     )
 
 
@@ -578,6 +600,7 @@ def _serve_estimate(
     concurrency: float,
     prefill_frac: float,
     running_frac: float,
+    beside: tuple[Draw, ...] = (),  # devices whose work is not in `step`
 ) -> ServeEstimate:
     """The estimate of a replica, from what the queue model says of all its attention replicas together."""
     rate, lines, gpus, ranks = requests_per_s, step_lines(step), job.num_gpus, int(job.layout.dp)
@@ -599,7 +622,9 @@ def _serve_estimate(
     elif job.concurrency == 1 and job.requests is None:  # one answer after another: as long as each takes
         high = min(rate * e2e_s / e2e_low, max(rate, most_per_s))
         throughput = replace(throughput, low=rate * e2e_s / e2e_high, high=high)
-    joules, rates = _joules(job, step, gpus, running_frac), job.cluster.rates
+    draws = (Draw(gpus - sum(one.gpus for one in beside), step, running_frac), *beside)
+    watts, rates = _mean_watts(job, draws), job.cluster.rates
+    joules = None if watts is None else float(facility_joules(job.cluster.accelerator, gpus, watts, 1.0))
     peak = rates.peak_flops_per_s(product_path(job.model, job.weights, rates).dtype)  # of the matrix products
     return ServeEstimate(
         job=job,
@@ -624,6 +649,7 @@ def _serve_estimate(
         usd_per_hour=hourly,
         prefill_frac=prefill_frac,
         running_frac=running_frac,
+        watts=watts,
         usd_per_million_output_tokens=_price(hourly, 1.0 - prefill_frac, rate * outputs),
         usd_per_million_input_tokens=_price(hourly, prefill_frac, rate * inputs),
         joules_per_request=None if joules is None else joules / rate,
@@ -686,17 +712,10 @@ def step_lines(step: StepTime) -> tuple[tuple[str, float], ...]:
     return (*lines, ("cache conversion", converting)) if converting else lines
 
 
-def _joules(job: ServeJob, step: StepTime, gpus: int, running_frac: float) -> float | None:
-    """Joules a second at the meter, of devices that idle between steps; None where the power limit is not known."""
-    device = job.cluster.accelerator
-    if device.tdp_w is None:
-        return None
-    running = running_frac / _number(step.seconds)
-    compute, memory, wires, converting = (
-        _number(part) * running for part in (step.compute_s, step.memory_s, step.communication_s, step.conversion_s)
-    )
-    watts = device_watts(device.tdp_w, compute + converting, memory, wires)
-    return float(facility_joules(device, gpus, watts, 1.0))
+def _mean_watts(job: ServeJob, draws: Sequence[Draw]) -> float | None:
+    """Mean draw of a device, which idles between steps, in W; None where the power limit is not known."""
+    limit_w = job.cluster.accelerator.tdp_w
+    return None if limit_w is None else sum(one.gpus * one.watts(limit_w) for one in draws) / job.num_gpus
 
 
 def least_tpot_s(job: ServeJob) -> float:

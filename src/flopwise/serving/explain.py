@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flopwise.cost.energy import device_watts
 from flopwise.cost.rates import CLOCK_HZ
 from flopwise.facts.formats import CacheFormat, WeightFormat
 from flopwise.facts.software import CONTEXT, GRAPHS, Engine
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 _CONVERSION = "cache conversion"
 _SAME = 1e-6
 """Relative difference up to which two ways to a figure agree."""
+_GIVEN_OUT = f"{COUNTED}: machines with stores and caches / machines x tokens computed / tokens given out"
 _PLAYED = f"{COUNTED}: all requests of users that begin together, played through every step of the engine"
 
 
@@ -424,17 +424,18 @@ class _ServingTree:
             (estimate.usd_per_million_output_tokens, "output", f"(1 - {share.name})", self.tokens),
             (estimate.usd_per_million_input_tokens, "input", share.name, inputs),
         ):
-            if usd is not None:
-                formula = f"{hourly.name} x {part} / ({tokens.name} x {HOUR_S:g}) x 1e6"
-                prices.append(term(f"cost per million {name} tokens", usd, "USD", formula, hourly, share, tokens))
+            if usd is None:
+                continue
+            formula = f"{hourly.name} x {part} / ({tokens.name} x {HOUR_S:g}) x 1e6"
+            frac = 1 - estimate.prefill_frac if name == "output" else estimate.prefill_frac
+            times = usd / (number(hourly.value) * frac / (number(tokens.value) * HOUR_S) * 1e6)
+            given = [] if abs(times - 1) < _SAME else [term("whole bill over computed tokens", times, "", _GIVEN_OUT)]
+            formula += "".join(f" x {one.name}" for one in given)
+            prices.append(term(f"cost per million {name} tokens", usd, "USD", formula, hourly, share, tokens, *given))
         return prices
 
     def _energy(self, name: str, joules: float) -> Figure:
-        whole = sum(seconds for _, seconds in self.estimate.breakdown)
-        parts = {name: seconds / whole * self.estimate.running_frac for name, seconds in self.estimate.breakdown}
-        compute = parts["compute"] + parts.get(_CONVERSION, 0.0)
-        memory, messages = parts["memory bandwidth"], parts["communication"]
-        limit_w = number(self.device.datasheet("tdp_w", "W").value)
-        draw, host, limit, pue = self.device.power(number(device_watts(limit_w, compute, memory, messages)))
+        assert self.estimate.watts is not None
+        draw, host, limit, pue = self.device.power(number(self.estimate.watts))
         formula = f"GPUs x ({draw.name} + {host.name} x {limit.name}) x {pue.name} / {self.tokens.name}"
         return term(name, joules, "J", formula, self.gpus, draw, host, limit, pue, self.tokens)

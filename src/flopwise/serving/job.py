@@ -211,6 +211,7 @@ class ServeEstimate:
     usd_per_hour: float | None
     prefill_frac: float  # of the engine's time, spent on prompts
     running_frac: float  # of all time, in which the engine runs steps
+    watts: float | None  # mean draw of a device
     usd_per_million_output_tokens: float | None  # the share of the bill that decoding takes; None where none does
     usd_per_million_input_tokens: float | None  # the share that prompts take: both together are the bill
     joules_per_request: float | None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
+from flopwise.cost.money import usd_per_million_tokens
 from flopwise.ops.degrees import heads_and_experts
 from flopwise.pictures import Picture, PointPicture
 from flopwise.results import Result, attributes, notes
@@ -39,7 +40,9 @@ class SweepPoint:
     mfu_frac: float
     roofline_frac: float  # what a step takes at datasheet rates, over what it takes
     bound: str
+    usd_per_million_input_tokens: float | None
     usd_per_million_output_tokens: float | None
+    usd_per_million_requests: float | None
 
     def document(self) -> dict[str, Any]:
         """The point as the JSON that scripts rely on; what does not fit has no speed."""
@@ -81,7 +84,13 @@ class ServeSweep(Result):
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
         """The settings that all points share."""
-        return tuple(row for row in self.first.settings if row[0] != "requests" or self.axis == "tp")
+        differ = ("replicas", "layout") if self.axis == "tp" else ("requests",)
+        return tuple(row for row in self.first.settings if row[0] not in differ)
+
+    @property
+    def unit(self) -> str:
+        """The unit of throughput: inputs of models that answer in one pass, else tokens."""
+        return "inputs/s" if self.first.estimate.output_tokens_per_s is None else "tokens/s"
 
     @property
     def running(self) -> tuple[SweepPoint, ...]:
@@ -98,7 +107,7 @@ class ServeSweep(Result):
         if self.axis == "tp":
             return (
                 f"Throughput per accelerator is highest at tp {best.value:,}: "
-                f"{best.tokens_per_s_per_gpu:,.0f} tokens/s."
+                f"{best.tokens_per_s_per_gpu:,.0f} {self.unit}."
             )
         share = format_percent(at.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu)
         what = "requests in flight" if self.axis == "concurrency" else "requests per batch"
@@ -132,15 +141,16 @@ class ServeSweep(Result):
         """Throughput of an accelerator against what a user sees."""
         seen, points = self.curve()
         x = f"{seen}, seconds" if seen == "latency" else seen
-        series = {self.axis: points}
-        return PointPicture(title=self.verdict, x=x, y="tokens/s per accelerator", series=series, lines=(self.axis,))
+        series, y = {self.axis: points}, f"{self.unit} per accelerator"
+        return PointPicture(title=self.verdict, x=x, y=y, series=series, lines=(self.axis,))
 
 
 def _sweep_point(value: int, estimate: ServeEstimate, replicas: int) -> SweepPoint:
     """The point of an estimate of one replica, of which there are `replicas`."""
     tokens, tpot = estimate.output_tokens_per_s, estimate.further_token_s
     rate = estimate.requests_per_s if tokens is None else tokens.value
-    same = ("e2e_s", "mfu_frac", "bound", "usd_per_million_output_tokens")
+    hourly = estimate.usd_per_hour
+    same = ("e2e_s", "mfu_frac", "bound", "usd_per_million_input_tokens", "usd_per_million_output_tokens")
     return SweepPoint(
         value=value,
         fits=estimate.max_concurrency >= 1,
@@ -150,6 +160,7 @@ def _sweep_point(value: int, estimate: ServeEstimate, replicas: int) -> SweepPoi
         tokens_per_s_per_gpu=rate / estimate.num_gpus,
         tokens_per_s_per_user=None if tpot is None else 1 / tpot.value,
         roofline_frac=min(1.0, estimate.roofline_frac),
+        usd_per_million_requests=None if hourly is None else usd_per_million_tokens(hourly, estimate.requests_per_s),
         **{name: getattr(estimate, name) for name in same},
     )
 

@@ -149,6 +149,23 @@ def test_a_session_costs_its_share_of_machines_and_stores() -> None:
     assert report.stores_usd == pytest.approx(10 * 100 * hours / 730)
     assert report.usd_per_session == pytest.approx((2.0 * hours + report.stores_usd) / 10)
     assert report.device_frac + sum(report.store_fracs.values()) + report.computed_frac == pytest.approx(1.0)
+    assert found.cost_usd == pytest.approx(2.0 * hours + report.stores_usd)
+    assert found.usd_per_million_output_tokens == pytest.approx(found.cost_usd / (40 * 50) * 1e6, rel=0.05)
+
+
+def test_tokens_of_a_service_with_stores_pay_for_them() -> None:
+    """2 USD an hour of the machine and 10 GB x 100 USD / 730 h of its store: sessions and tokens carry all of it."""
+    asked = {name: value for name, value in HOW.items() if name != "requests"}
+    found = serve("Llama-3.1-8B", kv_stores="host=10GB@@100", think="10s", price=2.0, **asked)
+    job, per_s = found.estimate.job, found.estimate.requests_per_s
+    hourly = 2.0 + 10 * 100 / 730
+    assert found.sessions is not None
+    assert found.sessions.stores_usd_per_hour == pytest.approx(10 * 100 / 730)
+    assert found.sessions.usd_per_session == pytest.approx(hourly / (per_s / 4 * 3600), rel=1e-6)
+    paid = (found.estimate.usd_per_million_input_tokens or 0.0) * job.input_tokens
+    paid += (found.estimate.usd_per_million_output_tokens or 0.0) * job.output_tokens
+    assert paid * per_s * 3600 / 1e6 == pytest.approx(hourly, rel=1e-6)
+    assert (found.usd_per_million_requests or 0.0) * per_s * 3600 / 1e6 == pytest.approx(hourly, rel=1e-6)
 
 
 def test_what_goes_with_sessions_and_what_does_not() -> None:

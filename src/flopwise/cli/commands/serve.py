@@ -282,8 +282,12 @@ def _cold_start(answer: ServeAnswer, paper: Screen) -> str:
 
 
 def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
+    from flopwise.serving.answer import sound_positions
+
     estimate = answer.estimate
     hourly = units.format_cost(None if estimate.usd_per_hour is None else estimate.usd_per_hour * answer.replicas)
+    if hourly is not None and answer.beside_usd_per_hour:
+        hourly += f", and {units.format_cost(answer.beside_usd_per_hour)} of stores and caches"
     if estimate.tpot_s is None:
         return [
             ("per hour", hourly),
@@ -292,8 +296,10 @@ def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
         ]
     share = f"prompts take {units.format_percent(estimate.prefill_frac)} of the time, and of the bill"
     prompts = units.format_cost(estimate.usd_per_million_input_tokens)
+    requests = units.format_cost(answer.usd_per_million_requests) if sound_positions(estimate.job) else None
     return [
         ("per hour", hourly),
+        *([("per million requests", requests)] if requests else []),
         ("per million output tokens", units.format_cost(estimate.usd_per_million_output_tokens)),
         ("per million input tokens", None if prompts is None else f"{prompts} ({share})"),
         ("energy of an output token", parts.energy(estimate.joules_per_output_token)),
@@ -302,39 +308,41 @@ def _cost(answer: ServeAnswer) -> list[tuple[str, Any]]:
 
 def sweep_lines(answer: ServeSweep, paper: Screen) -> Iterator[str]:
     """The sweep as text: table, curve and summary."""
-    job = answer.first.estimate.job
+    job, symbol = answer.first.estimate.job, units.CURRENCY.get().symbol
     title, column = AXES[answer.axis]
     yield heading(f"Serving {job.model.name} on {job.cluster.accelerator.name}, by {title}", paper)
     yield pairs(answer.settings, paper)
-    yield table(
-        [
-            f">{column}", ">TTFT", ">TPOT", ">request", ">tokens/s", ">per GPU", ">per user", ">MFU", ">of roofline",
-            "bound", f">{units.CURRENCY.get().symbol}/M output",
-        ],
-        [_point(p) for p in answer.points],
-        paper,
-        spare=(">of roofline", ">MFU", ">request", ">per GPU"),
-    )  # fmt: skip
+    decodes, rate = answer.unit == "tokens/s", f">{answer.unit}"
+    latencies = [">TTFT", ">TPOT", ">request"] if decodes else [">latency"]
+    rates = [rate, ">per GPU", *([">per user"] if decodes else []), ">MFU", ">of roofline"]
+    paid = [f">{symbol}/M {what}" for what in (("input", "output") if decodes else ("inputs",))]
+    headers = [f">{column}", *latencies, *rates, "bound", *paid]
+    spare = [title for title in (">of roofline", ">MFU", ">request", ">per GPU") if title in headers]
+    rows = [_point(p, len(headers), decodes=decodes) for p in answer.points]
+    yield table(headers, rows, paper, spare=spare)
     yield _curve(answer, paper)
     yield parts.assumption_list(answer.first.assumptions)
 
 
-def _point(p: SweepPoint) -> list[str]:
+def _point(p: SweepPoint, columns: int, *, decodes: bool) -> list[str]:
     if not p.fits:
-        return [f"{p.value:,}", "no fit", *["-"] * 9]
-    usd = p.usd_per_million_output_tokens
+        return [f"{p.value:,}", "no fit", *["-"] * (columns - 2)]
+    times = (p.ttft_s, p.tpot_s, p.e2e_s) if decodes else (p.ttft_s,)
+    tokens_usd = (p.usd_per_million_input_tokens, p.usd_per_million_output_tokens)
+    user = "-" if p.tokens_per_s_per_user is None else f"{p.tokens_per_s_per_user:,.1f}"
     return [
         f"{p.value:,}",
-        units.format_seconds(p.ttft_s),
-        "-" if p.tpot_s is None else units.format_seconds(p.tpot_s),
-        units.format_seconds(p.e2e_s),
+        *("-" if seconds is None else units.format_seconds(seconds) for seconds in times),
         f"{p.tokens_per_s:,.0f}",
         f"{p.tokens_per_s_per_gpu:,.0f}",
-        "-" if p.tokens_per_s_per_user is None else f"{p.tokens_per_s_per_user:,.1f}",
+        *([user] if decodes else []),
         units.format_percent(p.mfu_frac),
         units.format_percent(p.roofline_frac),
         p.bound,
-        "-" if usd is None else f"{units.in_currency(usd):,.3f}",
+        *(
+            "-" if usd is None else f"{format_number(units.in_currency(usd))}"
+            for usd in (tokens_usd if decodes else (p.usd_per_million_requests,))
+        ),
     ]
 
 
@@ -342,5 +350,5 @@ def _curve(answer: ServeSweep, paper: Screen) -> str:
     """Throughput of an accelerator against what a user sees: up and to the right is better."""
     seen, points = answer.curve()
     text, log = ("{:,.0f}".format, False) if seen != "latency" else (units.format_seconds, True)
-    up = Axis("tokens/s of an accelerator", "{:,.0f}".format)
+    up = Axis(f"{answer.unit} of an accelerator", "{:,.0f}".format)
     return chart([Series("", points, line=True)], Axis(seen, text, log=log), up, paper)

@@ -379,7 +379,11 @@ def _rates(answer: SimulateAnswer) -> list[tuple[str, Any]]:
     slo = ", ".join(f"{name} {units.format_seconds(limit)}" for name, limit in targets if limit is not None)
     goodput = f"{format_number(summary.goodput_per_s)}/s: {share(summary.goodput_frac)} of requests within {slo}"
     usd = units.format_cost(answer.usd_per_million_output_tokens)
-    paid = f"{units.format_cost(answer.cost_usd)} for {format_number(summary.replica_hours)} replica-hours"
+    machines_usd = None if answer.cost_usd is None else answer.cost_usd - sum(answer.beside_usd.values())
+    paid = f"{units.format_cost(machines_usd)} for {format_number(summary.replica_hours)} replica-hours"
+    beside = [f"{units.format_cost(usd)} for {what}" for what, usd in answer.beside_usd.items()]
+    if beside:
+        paid = f"{units.format_cost(answer.cost_usd)}: {', '.join([paid, *beside])}"
     answered = format_number(summary.requests_per_s)
     rows = [
         ("answered", f"{summary.completed:,} in {units.format_seconds(summary.duration_s)}: {answered}/s"),

@@ -12,6 +12,7 @@ VOCAB, CONTEXT = 32_000, 4096
 SMALLEST, LARGEST = 1e6, 1e14
 GROUPED_FROM = 30e9  # from this size on, eight key-value heads and a wider feed-forward block, as Llama-2-70B
 TIED_BELOW = 1e9
+ROUNDED = 0.05  # by which names round sizes: LLaMA's 7B has 6.74, its 33B 32.5, its 65B 65.2 (Touvron et al. 2023)
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmbt])(?:\s*(?:params?|parameters))?\s*$", re.IGNORECASE)
 _SCALE = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 # parameters and layers of GPT-3's models (Brown et al. 2020, table 2.1), LLaMA (Touvron et al. 2023, table 2),
@@ -53,7 +54,7 @@ def typical_config(size: float) -> dict[str, int | str | bool]:
     if not SMALLEST <= size <= LARGEST:
         raise SpecError(f"a model of {size:g} parameters: sizes from 1M to 100T are understood")
     tied, usual = size < TIED_BELOW, _usual_depth(size)
-    best: tuple[float, int, int] | None = None
+    best: tuple[float, float, int, int] | None = None
     for width in range(64, 65_536 + 1, 64):
         if width % (1024 if size >= GROUPED_FROM else 512 if width >= 2048 else 64):
             continue
@@ -61,11 +62,12 @@ def typical_config(size: float) -> dict[str, int | str | bool]:
         a_layer = 2 * width * width * (1 + kv_heads / heads) + 3 * width * hidden + 2 * width
         rest = VOCAB * width * (1 if tied else 2) + width
         for layers in {max(1, round((size - rest) / a_layer)), max(1, round(usual))}:
-            miss = abs(math.log((layers * a_layer + rest) / size)) + abs(math.log(layers / usual))
-            if best is None or miss < best[0]:
-                best = (miss, width, layers)
+            off = abs(math.log((layers * a_layer + rest) / size))
+            miss = max(off - ROUNDED, 0.0), off + abs(math.log(layers / usual))
+            if best is None or miss < best[:2]:
+                best = (*miss, width, layers)
     assert best is not None
-    _, width, layers = best
+    *_, width, layers = best
     heads, kv_heads, hidden = _shape(size, width)
     return {
         "model_type": "llama", "hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": layers,

@@ -55,7 +55,7 @@ class SimulateAnswer(Result):
     replicas: int
     gpus_per_replica: int
     usd_per_hour: float | None  # of all replicas
-    cost_usd: float | None
+    cost_usd: float | None  # of the replicas, stores of prefixes and the cache of answers
     intervals: dict[str, dict[str, tuple[float, float]]]  # of ttft_s, tpot_s and e2e_s at p50 and p95
     bands: dict[str, ErrorBand]  # of ttft_s and tpot_s: the errors behind their intervals
     settings: tuple[tuple[str, str], ...]
@@ -76,9 +76,11 @@ class SimulateAnswer(Result):
         total = replicas + request.prefill_pool(replicas)
         run = request.run_fixed(replicas, on_compile)
         answer = simulation_answer(request, run, replicas=total, slo=slo, readers=request.prompt_readers(replicas))
-        return (
-            answer if request.cache is None else replace(answer, cache=_cache_report(request, answer, replicas, attain))
-        )
+        if request.cache is None:
+            return answer
+        report = _cache_report(request, answer, replicas, attain)
+        usd = None if answer.cost_usd is None else answer.cost_usd + report.usd
+        return replace(answer, cache=report, cost_usd=usd)
 
     @property
     def verdict(self) -> str:
@@ -163,8 +165,15 @@ class SimulateAnswer(Result):
         }
 
     @property
+    def beside_usd(self) -> dict[str, float]:
+        """The parts of the cost that are not of replicas, in USD, by name."""
+        stores_usd = 0.0 if self.sessions is None else self.sessions.stores_usd
+        cache_usd = 0.0 if self.cache is None else self.cache.usd
+        return {name: usd for name, usd in (("stores", stores_usd), ("the cache of answers", cache_usd)) if usd}
+
+    @property
     def usd_per_million_output_tokens(self) -> float | None:
-        """The cost of a million output tokens of this run, in USD; None without a price."""
+        """The cost of a million output tokens of this run, in USD, stores and caches paid; None without a price."""
         _, made = self.simulated.tokens
         return None if self.cost_usd is None or not made or not self.job.decodes else self.cost_usd / made * 1e6
 
@@ -196,13 +205,17 @@ def simulation_answer(
             intervals["e2e_s"][percentile] = latency_band(rate_job).interval(min(first_s, whole_s), whole_s)
     notes = interval_notes(rate_job, bands["ttft_s"])
     idle = idle_note(request.paid_gpus(replicas), request.gpus_per_replica, replicas)
+    replicas_usd = None if each is None else each * hours
+    reader_hours = hours if readers is None else readers * run.paid_s / HOUR_S
+    sessions = SessionReport.of(run, request.stores, reader_hours, replicas_usd)
     assumed = dict.fromkeys((*request.assumptions, *_technique_notes(job), *notes))
     return SimulateAnswer(
         job=job, simulated=run, summary=summary, slo=slo, replicas=replicas, gpus_per_replica=request.gpus_per_replica,
-        usd_per_hour=None if each is None else each * replicas, cost_usd=None if each is None else each * hours,
+        usd_per_hour=None if each is None else each * replicas,
+        cost_usd=replicas_usd if replicas_usd is None or sessions is None else replicas_usd + sessions.stores_usd,
         intervals=intervals, bands=bands, settings=_settings(request, replicas),
         assumptions=(*assumed, *_run_notes(request), *idle),
-        sessions=SessionReport.of(run, request.stores, readers or replicas, None if each is None else each * hours),
+        sessions=sessions,
     )  # fmt: skip
 
 

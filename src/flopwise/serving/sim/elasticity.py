@@ -283,5 +283,5 @@ def _provision(
     each = request.usd_per_replica_hour(most)
     return Provision(
         name=name, replicas=mean, most=most, summary=summary, replica_hours=hours,
-        cost_usd=None if each is None else hours * each,
+        cost_usd=None if each is None else hours * (each + sum(store.usd(HOUR_S) for store in request.stores)),
     )  # fmt: skip

@@ -101,4 +101,10 @@ class SimulatedFigureTree:
         if abs(each - float(price.value or 0.0) * answer.gpus_per_replica) > _SAME * each:
             formula = f"{COUNTED}: {formula}, and the rest of its machine where that stands idle"
         one = term("price of a replica", each, "USD/h", formula, price, gpus)
-        yield term("cost of the run", answer.cost_usd, "USD", f"{hours.name} x {one.name}", hours, one)
+        formula = f"{hours.name} x {one.name}"
+        if answer.beside_usd:
+            usd = sum(answer.beside_usd.values())
+            beside = term("stores and caches", usd, "USD", f"{COUNTED}: bytes x price x time")
+            yield term("cost of the run", answer.cost_usd, "USD", f"{formula} + {beside.name}", hours, one, beside)
+        else:
+            yield term("cost of the run", answer.cost_usd, "USD", formula, hours, one)

@@ -274,9 +274,14 @@ def _arrivals(job: ServeJob, lengths: tuple[int | str, int | str] | None, count:
     """So many requests at the rate of so many replicas of the job."""
     inputs, outputs = lengths or (job.input_tokens, job.output_tokens)
     return Traffic(
-        requests=count, rate=(job.arrivals_per_s or 0.0) * replicas, input_tokens=inputs, output_tokens=outputs or 1,
+        requests=count, rate=_simulated_per_s(job, replicas), input_tokens=inputs, output_tokens=outputs or 1,
         priorities=job.priorities or None, seed=TYPICAL,
     )  # fmt: skip
+
+
+def _simulated_per_s(job: ServeJob, replicas: int) -> float:
+    """The rate at which requests of so many replicas are simulated: once a day at least, as seldom as nobody waits."""
+    return max((job.arrivals_per_s or 0.0) * replicas, SELDOM_PER_S)
 
 
 def _error_frac(seconds: NDArray[np.float64], shares: Sequence[float]) -> float:
@@ -333,7 +338,7 @@ class ArrivalRun(NamedTuple):
         Raises: SpecError, InfeasibleError: as `closed_loop_run`.
         """
         replicas = min(replicas, MOST_REPLICAS)
-        clock = max(int(CLOCK_FRAC * LONGEST_S * (job.arrivals_per_s or 0.0) * replicas), 1)
+        clock = max(int(CLOCK_FRAC * LONGEST_S * _simulated_per_s(job, replicas)), 1)
         shares = [float(name.removeprefix("p")) for name in percentiles]
         count, longer = 0, min(replicas * arrivals_of(busy), clock, LONGEST_ARRIVALS)
         error_frac = over = 0.0
@@ -402,7 +407,8 @@ class SessionRun(NamedTuple):
         came, ended = run.outcome.arrival_ps / PS, run.outcome.finish_ps / PS
         kept = (came >= first_s) & (came <= last_s)
         kept = kept if kept.any() else np.ones(len(came), dtype=bool)
-        report = SessionReport.of(run, request.stores, request.prompt_readers(replicas), None)
+        reader_hours = request.prompt_readers(replicas) * run.paid_s / HOUR_S
+        report = SessionReport.of(run, request.stores, reader_hours, None)
         assert report is not None, "turns share what was said before"
         inputs, outputs = (max(1, round(float(column.mean()))) for column in (run.trace.prompt, run.trace.output))
         answered = max(float(((ended >= first_s) & (ended <= last_s)).sum()), 1.0)
@@ -417,7 +423,7 @@ class SessionRun(NamedTuple):
         tpot_s = float(np.nanmean(run.tpot_s[kept])) if outputs > 1 else 0.0
         figures = estimate(mean, RunMeans(float(np.nanmean(run.ttft_s[kept])), tpot_s, rate))
         if figures.usd_per_hour is not None:  # of what the replicas do for good, not while they fill and drain
-            hourly = figures.usd_per_hour * replicas + report.stores_usd * HOUR_S / run.paid_s
+            hourly = figures.usd_per_hour * replicas + report.stores_usd_per_hour
             per_hour = rate * replicas / report.turns_per_session * HOUR_S
             report = replace(report, usd_per_session=hourly / per_hour)
         elsewhere = (ANSWERS_ELSEWHERE,) if job.techniques.prefill_gpus else ()

@@ -10,6 +10,7 @@ from flopwise.results import attributes
 from flopwise.serving.sim.prefixes import previous_turns
 from flopwise.serving.sim.result import SimulatedRun, percentiles
 from flopwise.serving.sim.stores import KvStore
+from flopwise.units import HOUR_S
 from flopwise.values import dataclass
 
 
@@ -24,25 +25,26 @@ class SessionReport:
     device_frac: float  # of prompt tokens, found in the cache of the device
     store_fracs: dict[str, float]  # of prompt tokens, brought by each store
     computed_frac: float
-    stores_usd: float
+    stores_usd: float  # during the run
+    stores_usd_per_hour: float
     usd_per_session: float | None  # of those that ended: machines and stores
 
     def document(self) -> dict[str, Any]:
         """The report as the JSON that scripts rely on."""
         return attributes(
             self, "sessions ended turns_per_session turn_ttft_s device_frac store_fracs computed_frac stores_usd "
-            "usd_per_session",
+            "stores_usd_per_hour usd_per_session",
         )  # fmt: skip
 
     @classmethod
     def of(
-        cls, run: SimulatedRun, stores: tuple[KvStore, ...], replicas: int, cost_usd: float | None
+        cls, run: SimulatedRun, stores: tuple[KvStore, ...], reader_hours: float, cost_usd: float | None
     ) -> SessionReport | None:
         """The report of a run that cost `cost_usd`; None where no prompts share beginnings.
 
-        `replicas`: those that read prompts, each with stores of its own.
+        `reader_hours`: of the replicas that read prompts, each with stores of its own.
 
-        Source: counting. Assumes: stores are paid for during the whole run, whether full or not.
+        Source: counting. Assumes: stores are paid for as long as their replica, whether full or not.
         """
         trace = run.trace
         turns = trace.session >= 0
@@ -55,11 +57,11 @@ class SessionReport:
         worked, reused = int(run.totals.prompt_tokens.sum()), run.reused_tokens
         whole = max(worked + reused, 1)
         brought = {store.name: int(n) / whole for store, n in zip(stores, run.fetched_tokens, strict=True)}
-        usd = sum(store.usd(run.paid_s) for store in stores) * replicas
+        usd = sum(store.usd(HOUR_S) for store in stores) * reader_hours
         return SessionReport(
             sessions=len(names), ended=ended, turns_per_session=float(turns.sum() / max(len(names), 1)),
             turn_ttft_s=percentiles(run.ttft_s[later])._asdict(),
             device_frac=max(reused / whole - sum(brought.values()), 0.0), store_fracs=brought,
-            computed_frac=worked / whole, stores_usd=usd,
+            computed_frac=worked / whole, stores_usd=usd, stores_usd_per_hour=usd * HOUR_S / run.paid_s,
             usd_per_session=None if cost_usd is None or not ended else (cost_usd + usd) / ended,
         )  # fmt: skip

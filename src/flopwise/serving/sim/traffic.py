@@ -13,9 +13,16 @@ from flopwise.errors import SpecError
 from flopwise.serving.sim.lengths import Lengths, Tokens
 from flopwise.serving.sim.profiles import HOURS_PER_WEEK, weekly_rates
 from flopwise.serving.sim.source import Traffic
-from flopwise.serving.sim.trace import CHAINED_SUFFIX, RequestTrace, read_chained_trace, read_trace_columns, trace
+from flopwise.serving.sim.trace import (
+    CHAINED_SUFFIX,
+    LONGEST_S,
+    RequestTrace,
+    read_chained_trace,
+    read_trace_columns,
+    trace,
+)
 from flopwise.serving.spec import DEFAULT_INPUT, DEFAULT_OUTPUT
-from flopwise.units import DAY_S, HOUR_S, format_number
+from flopwise.units import DAY_S, HOUR_S, format_arrivals, format_number, format_seconds
 from flopwise.values import replace
 
 Seconds = NDArray[np.float64]
@@ -318,4 +325,10 @@ def _arrivals(traffic: Traffic, rng: Rng) -> Seconds:
     arrival_s = PROCESSES[traffic.arrivals](rate, span, rng, **shape)[:count]
     if not arrival_s.size:
         raise SpecError(f"{rate:g} requests/s for {span:g} s: no request arrived; make the duration longer")
+    if arrival_s[-1] > LONGEST_S:
+        seldom, clock = format_arrivals(rate), format_seconds(LONGEST_S)
+        raise SpecError(
+            f"{arrival_s.size:,} requests at {seldom} take longer than the simulator's clock, {clock}: give a higher "
+            "rate, fewer requests or a shorter duration"
+        )
     return arrival_s
