@@ -127,8 +127,7 @@ class Deployment:
 
         Source: `flopwise.serving.disaggregated.prefill_layout`.
         """
-        job, layout = self.serving, dict(self.candidate.layout)
-        assert job is not None
+        job, layout = self.serve_job, dict(self.candidate.layout)
         if pool == PREFILL:
             layout |= {"dp": 1, "ep": gcd(layout["tp"], layout["ep"])}
             layout["replicas"] *= job.techniques.prefill_gpus // (layout["tp"] * layout["pp"])

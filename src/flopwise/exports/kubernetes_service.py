@@ -37,8 +37,7 @@ def routing(deployment: Deployment) -> Command:
     """The router of a plan with pools, whose engine has one; without the servers."""
     from flopwise.exports.server import SERVERS  # noqa: PLC0415 - as in `server`
 
-    assert deployment.serving is not None
-    module = import_module(f"flopwise.exports.targets.{SERVERS[deployment.serving.engine.name]}")
+    module = import_module(f"flopwise.exports.targets.{SERVERS[deployment.serve_job.engine.name]}")
     made: Command = module.router(deployment)
     return made
 
@@ -228,6 +227,5 @@ def disruption_budget(deployment: Deployment, more: dict[str, str] | None = None
 
 def weight_claims(deployment: Deployment) -> list[Object]:
     """Volume claims for folders that a service reads: weights, with their size."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     return kubernetes.claims(deployment, {"weights": float(weight_bytes(job.model, job.weights))})

@@ -50,8 +50,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
         yield from pool_refusals(deployment, refusals)
         return
     yield from engine_refusals(deployment, "sglang")
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     if job.kv_dtype.name not in CACHE and not (job.kv_dtype.name in PLAIN and job.weights.name in PLAIN):
         yield f"SGLang has no cache in {job.kv_dtype.name}: plan with --kv-dtype {', '.join(CACHE)}"
     how = draft_source(deployment)
@@ -61,8 +60,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def command(deployment: Deployment) -> Command:
     """The server of one replica; for a batch with the client that sends its share."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     source = weights_source(deployment, ONLINE)
     limit, notes = context_limit(deployment)
     args = ["python3", "-m", "sglang.launch_server", "--model-path", source.id, *_parallel(job)]
@@ -141,8 +139,7 @@ def _formats(job: ServeJob, online: tuple[str, ...]) -> list[str]:
 
 def _limits(deployment: Deployment, limit: int | None) -> list[str]:
     """Sequences of all attention replicas, tokens of a step and of a sequence, memory."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     most, step = deployment.candidate.layout["max_batch"] * int(job.layout.dp), job.software.prefill_tokens
     args = ["--max-running-requests", str(most), "--chunked-prefill-size", str(step)]
     args += [] if limit is None else ["--context-length", str(limit)]
