@@ -208,9 +208,7 @@ def _check_candidate(chosen: Candidate, task: str) -> None:
 
 def _offer(chosen: Candidate, facts: Facts) -> Offer:
     """The offer of a candidate; own machines, and offers that no longer exist, from the candidate's own values."""
-    place = (chosen.provider, chosen.instance, chosen.region)
-    known = next((offer for offer in facts.offers if offer.key == place), None)
-    return known or Offer(
+    return facts.offers_by_key.get(chosen.offer_key) or Offer(
         provider=chosen.provider, instance=chosen.instance, region=chosen.region, accelerator=chosen.gpu,
         count=chosen.num_gpus // chosen.num_instances, source=chosen.price_source, price_date=chosen.price_date,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -11,8 +11,9 @@ from flopwise.errors import InfeasibleError
 from flopwise.exports import kubernetes
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
+from flopwise.exports.exported import Files
 from flopwise.exports.kubernetes import Object
-from flopwise.exports.pools import ROUTER, pool_refusals
+from flopwise.exports.pools import ROUTER, pool_notes, pool_refusals
 from flopwise.exports.replica import SLOWEST, start_ends_s
 from flopwise.fleet.workload_alerts import BUSY_LIMIT
 from flopwise.ops.weights import weight_bytes
@@ -60,6 +61,24 @@ def pods_refusals(deployment: Deployment) -> Iterator[str]:
     """Reasons why pods cannot serve the plan, be it as one kind of server or as two pools."""
     yield from kubernetes.node_refusals(deployment)
     yield from pool_refusals(deployment, _command_refusals)
+
+
+def service_files(
+    file: str, deployment: Deployment, group: Callable[[Deployment, Command], Object], assumptions: Iterable[str],
+    leader: dict[str, str] | None = None,
+) -> Files:  # fmt: skip
+    """The file of a service: the `group` of pods of each pool, what clients ask, and budgets of disruptions.
+
+    `leader`: additional labels of the pods that answer.
+    """
+    commands = [server(servers) for servers in deployment.pools]
+    notes = [note for command in commands for note in command.assumptions]
+    notes += pool_notes(deployment, routing(deployment)) if len(commands) > 1 else []
+    return kubernetes.manifests(
+        file, *kubernetes.config_map(deployment, commands[0]), *weight_claims(deployment),
+        *map(group, deployment.pools, commands), *entrance(deployment, leader),
+        *(disruption_budget(servers, leader) for servers in deployment.pools), assumptions=(*notes, *assumptions),
+    )  # fmt: skip
 
 
 def start_note(deployment: Deployment) -> str:

@@ -240,11 +240,9 @@ def _planned_workload(
         assumptions += [offer.assumed for offer in own]
     if job.workload is None:
         options += workstation_options(index, job, facts)
-    offers = {o.key: o for o in facts.offers}
     for _, answer in answers:
         for candidate in [] if answer.plan is None else answer.plan.plans:
-            offer = offers[candidate.provider, candidate.instance, candidate.region]
-            options.append(monthly_option(index, job, candidate, offer, facts))
+            options.append(monthly_option(index, job, candidate, facts.offers_by_key[candidate.offer_key], facts))
         if answer.num_kinds is not None:
             kinds = answer.num_kinds
             assumptions.append(f"only the {kinds} most promising kinds of machines were searched: the fleet is large")
@@ -270,7 +268,7 @@ def _with_levels(job: ResolvedJob, plans: Sequence[Plan], facts: Facts) -> Resol
     first, usual = min(candidates, key=lambda c: c.cost_usd), Autoscaling()
     cold_start_s = how.cold_start
     if cold_start_s is None:
-        offer = next(o for o in facts.offers if o.key == (first.provider, first.instance, first.region))
+        offer = facts.offers_by_key[first.offer_key]
         served = candidate_job(workload, facts.model(workload.model), facts, offer, first)
         cold_start_s = replica_start_s(served, facts.storage(DEFAULT_STORAGE), facts)
     fewest = min(int(c.layout.get("replicas", 1)) for c in candidates)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import PREFILL, Deployment
-from flopwise.exports.exported import Files
-from flopwise.exports.pools import pool_files, pool_refusals, router_command
+from flopwise.exports.pools import pool_refusals, router_command
 from flopwise.exports.replica import (
     PLAIN,
     caches_prefixes,
@@ -22,7 +21,7 @@ from flopwise.exports.replica import (
     queue_notes,
     weights_source,
 )
-from flopwise.exports.server import IDLE_S, on_each_machine, server_files, with_batch_client
+from flopwise.exports.server import IDLE_S, on_each_machine, with_batch_client
 from flopwise.serving.job import ServeJob
 
 PORT = 30000
@@ -157,10 +156,3 @@ def _draft(deployment: Deployment) -> list[str]:
     if how.kind != "ngram":
         args += ["--speculative-num-steps", str(how.tokens), "--speculative-eagle-topk", "1"]
     return [*args, "--speculative-num-draft-tokens", str(how.tokens + 1)]
-
-
-def export(deployment: Deployment) -> Files:
-    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests; of pools a script for each."""
-    if len(deployment.pools) > 1:
-        return pool_files(deployment, command, router(deployment))
-    return server_files(deployment, command(deployment))

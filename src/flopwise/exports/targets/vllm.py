@@ -8,8 +8,7 @@ from typing import Any
 
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import DECODE, PREFILL, Deployment
-from flopwise.exports.exported import Files
-from flopwise.exports.pools import pool_files, pool_refusals, router_command
+from flopwise.exports.pools import pool_refusals, router_command
 from flopwise.exports.replica import (
     PLAIN,
     WeightsSource,
@@ -25,7 +24,7 @@ from flopwise.exports.replica import (
     queue_notes,
     weights_source,
 )
-from flopwise.exports.server import BATCH_SHARE, IDLE_S, batch_places, on_each_machine, server_files
+from flopwise.exports.server import BATCH_SHARE, IDLE_S, batch_places, on_each_machine
 from flopwise.facts.software import BARE_KINDS
 from flopwise.serving.job import ServeJob
 
@@ -197,13 +196,6 @@ def _plugin_notes(job: ServeJob) -> tuple[str, ...]:
     """The package that the weights' format needs beside vLLM."""
     package = "vllm-gguf-plugin" if job.weights.kind == "gguf" else PLUGINS.get(job.weights.name)
     return () if package is None else (f"weights in {job.weights.name} need the package {package} in the image",)
-
-
-def export(deployment: Deployment) -> Files:
-    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests; of pools a script for each."""
-    if len(deployment.pools) > 1:
-        return pool_files(deployment, command, router(deployment))
-    return server_files(deployment, command(deployment))
 
 
 OF_A_SERVER = {"--host", "--port", "--enable-metrics", "--model"}
