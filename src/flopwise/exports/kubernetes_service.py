@@ -139,9 +139,9 @@ def selector(deployment: Deployment) -> dict[str, str]:
     return {kubernetes.NAME_LABEL: deployment.name, **component}
 
 
-def template(deployment: Deployment, command: Command, spec: Object, more: dict[str, str] | None = None) -> Object:
-    """A pod template with annotations for Prometheus; `more`: additional labels."""
-    meta = kubernetes.metadata(deployment, more=more)
+def template(deployment: Deployment, command: Command, spec: Object) -> Object:
+    """A pod template with annotations for Prometheus."""
+    meta = kubernetes.metadata(deployment)
     meta["annotations"] |= command.annotations
     if command.metrics_path:
         meta["annotations"] |= {

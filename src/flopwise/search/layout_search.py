@@ -377,7 +377,7 @@ class GivenSettings(NamedTuple):
 
 def layout_search(
     model: Model, recipe: Recipe, *, most: int, least: int = 1, max_tp: int = MAX_TP, max_pp: int = MAX_PP,
-    max_micro_batch: int | None = None, recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
+    recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
     schedule: str | None = None, shard: int | None = None, given: GivenSettings | None = None,
 ) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
@@ -394,7 +394,7 @@ def layout_search(
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
     has = recipe.stack.degrees
     recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.recomputes) or recomputes
-    max_micro_batch = max_micro_batch or max(MAX_MICRO_BATCH, MAX_MICRO_TOKENS // limits.seq_len)
+    max_micro_batch = max(MAX_MICRO_BATCH, MAX_MICRO_TOKENS // limits.seq_len)
     inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch, has)
     given = given or GivenSettings()
     piped = ("pp" in has or given.needed is not None) and not given.like.offload_activations
