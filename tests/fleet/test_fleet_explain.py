@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flopwise.fleet.explain import BILL, AssessmentFigureTree, allotment_name
+from flopwise.fleet.explain import BILL, allotment_name, assessment_figure
 from flopwise.provenance import walk
 from formulas import is_arithmetic, recomputed
 
@@ -17,7 +17,7 @@ from small import answer
 
 def test_every_set_up_of_a_bill_is_explained_and_they_sum_to_it() -> None:
     found = answer()
-    tree = AssessmentFigureTree(found.assessment, found.plans).tree()
+    tree = assessment_figure(found.assessment, found.plans)
     figures = list(walk(tree))
     for figure in filter(is_arithmetic, figures):
         assert recomputed(figure) == pytest.approx(float(figure.value or 0.0), rel=1e-6, abs=1e-9), figure.formula

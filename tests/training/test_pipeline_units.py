@@ -191,7 +191,7 @@ def test_pipelines_shard_what_their_software_reduces_once(stack: str, sync: Any,
     recipe = replace(job(LLAMA, PUBLISHED, stack=stack).recipe, grad_sync=sync)
     assert recipe.zero_stages(piped=True) == stages
     assert replace(recipe, lora=Lora()).zero_stages(piped=True) == (0, 1)
-    families = layout_search(LLAMA, recipe, most=1024, least=1024, max_micro_batch=1).space.families
+    families = layout_search(LLAMA, recipe, most=1024, least=1024, micro_batch=1).space.families
     assert {family.zeros for family in families if len(family.turns) > 1} == {(0,), stages}
 
 

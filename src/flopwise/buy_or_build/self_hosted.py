@@ -14,7 +14,6 @@ from flopwise.cost.intervals import ErrorBand
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.offers import Offer
 from flopwise.fleet.prices import EffectivePrice, effective, run_usd
 from flopwise.ops.tensors import active_parameters
 from flopwise.ops.types import Array
@@ -312,7 +311,6 @@ class SelfHostedPlans:
         own = request.options
         self.scratch = self._model(own.pretrain_model) if own.pretrain_model else self.model
         self.pretrain_tokens = own.pretrain_tokens or float(optimal_tokens(float(active_parameters(self.scratch))))
-        self._offers = {offer.key: offer for offer in facts.offers}
         kinds = [kind for kind in request.kinds if kind != "api"]
         self._num_plans = 2 * len({self._model_name(kind) for kind in kinds}) + sum(kind != "open" for kind in kinds)
         self._num_done = 0
@@ -339,9 +337,6 @@ class SelfHostedPlans:
     def _model_name(self, kind: Kind) -> str:
         request = self._request
         return request.options.pretrain_model or request.model if kind == "pretrain" else request.model
-
-    def _offer(self, chosen: Candidate) -> Offer:
-        return self._offers[chosen.provider, chosen.instance, chosen.region]
 
     def _plan(
         self, purchase: Sequence[str], *, alone: bool = False, dearest: float | None = None, **task: Any
@@ -386,7 +381,8 @@ class SelfHostedPlans:
             return chosen.num_instances * self._run_price(chosen, longer)[0]
 
         best = min(answer.plans, key=usd)
-        step = timed_step(run_job.candidate_job(workload, model, self._facts, self._offer(best), best))
+        offer = self._facts.offers_by_key[best.offer_key]
+        step = timed_step(run_job.candidate_job(workload, model, self._facts, offer, best))
         band = open_band(step.job, run_job.step_inputs(step, workload, model, self._facts))
         run = TrainingRun(
             tokens=tokens, method=str(method.get("kind", "full")) if kind == "finetune" else "from scratch",
@@ -402,7 +398,7 @@ class SelfHostedPlans:
     def _run_price(self, chosen: Candidate, longer: float) -> tuple[float, EffectivePrice]:
         """The price of an instance of a training plan for `longer` times the planned time."""
         hours = chosen.seconds * longer / HOUR_S
-        billed = run_usd(self._offer(chosen), chosen.purchase, hours, self._facts)
+        billed = run_usd(self._facts.offers_by_key[chosen.offer_key], chosen.purchase, hours, self._facts)
         assert billed is not None, "plans are made of what is sold"
         return billed
 
@@ -421,7 +417,7 @@ class SelfHostedPlans:
             planned += [(scaled[0], c, scale) for c in kept]
         units, prices, bands = [], [], []
         for workload, chosen, times in planned:
-            offer, instances = self._offer(chosen), replica_machines(chosen)
+            offer, instances = self._facts.offers_by_key[chosen.offer_key], replica_machines(chosen)
             price = effective(offer, chosen.purchase, HOURS_PER_MONTH, self._facts, instances=instances)
             assert price is not None, "plans are made of what is sold"
             volume = times * traffic.tokens_per_month

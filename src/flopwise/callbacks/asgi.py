@@ -8,12 +8,12 @@ import platform
 import threading
 import time
 import uuid
-import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from flopwise.callbacks.safe_writer import SafeWriter
 from flopwise.records.model import Run
 from flopwise.units import HOUR_S
 
@@ -54,8 +54,6 @@ class RecordingMiddleware:
         if self._pid == os.getpid():
             return
         with self._lock:
-            from flopwise.records.writer import Writer  # noqa: PLC0415 - a database's libraries, when a server runs
-
             self._pid, self._running, self._done, self._failed = os.getpid(), 0, 0, 0
             self._start_s, self._wall_s = time.perf_counter(), time.time()
             self._reported_s = self._start_s
@@ -63,20 +61,15 @@ class RecordingMiddleware:
                 run_id=uuid.uuid4().hex, name=self._name, task="serve", started_at_s=self._wall_s, model=self._model,
                 host=platform.node() or None, price_usd_per_hour=self._price, settings={"pid": self._pid},
             )  # fmt: skip
-            try:
-                self._writer = Writer(self._store, self.run)
-            except Exception as error:  # noqa: BLE001 - no store is worth a service
-                self._writer = None
-                warnings.warn(f"flopwise: requests are not recorded: {error}", RuntimeWarning, stacklevel=2)
+            self._writer = SafeWriter(self._store, self.run, "requests are")
             atexit.register(self.end)
 
     def end(self) -> None:
         """End the run and write the remaining values. The next request begins another run."""
         if self._pid == os.getpid():
             self._report(last=True)
-            if self._writer is not None:
-                self._safely("end", "finished")
-            self._writer, self._pid = None, 0
+            self._writer.end("finished")
+            self._pid = 0
             atexit.unregister(self.end)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -125,7 +118,7 @@ class RecordingMiddleware:
                 values["ttft_s"] = answer.first_s - answer.start_s
                 values["itl_s"] = (answer.last_s - answer.first_s) / (answer.chunks - 1)
         if values:
-            self._safely("add", self._at(now_s), values)
+            self._writer.add(self._at(now_s), values)
         if now_s - self._reported_s >= REPORT_S:
             self._report()
 
@@ -138,22 +131,14 @@ class RecordingMiddleware:
             values["failed_requests"] = float(self._failed)
             if self._price is not None:
                 values["cost_usd"] = self._price * (now_s - self._start_s) / HOUR_S
-            self._safely("add", self._at(now_s), values)
+            self._writer.add(self._at(now_s), values)
         for what, count in self._statuses.items():
-            self._safely("event", "failed_requests", f"{count:,} requests failed: {what}", at_s=self._at(now_s))
+            self._writer.event("failed_requests", f"{count:,} requests failed: {what}", at_s=self._at(now_s))
         self._statuses.clear()
         self._done, self._reported_s = 0, now_s
 
     def _at(self, now_s: float) -> float:
         return self._wall_s + now_s - self._start_s
-
-    def _safely(self, method: str, *args: Any, **named: Any) -> None:
-        if self._writer is not None:
-            try:
-                getattr(self._writer, method)(*args, **named)
-            except Exception as error:  # noqa: BLE001 - no store is worth a service
-                self._writer = None
-                warnings.warn(f"flopwise: recording ends here: {error}", RuntimeWarning, stacklevel=3)
 
 
 class _Answer:

@@ -6,12 +6,12 @@ import platform
 import threading
 import time
 import uuid
-import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from flopwise.callbacks.safe_writer import SafeWriter
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.spec import SourceSpec
 from flopwise.observations.readings import (
@@ -92,17 +92,12 @@ class EngineRecorder:
 
     def begin(self) -> None:
         """Start the run."""
-        from flopwise.records.writer import Writer  # noqa: PLC0415 - a database's libraries, when something is recorded
-
         settings = {"url": self._url, **({"engine": self.engine} if self.engine else {})}
         self.run = Run(
             run_id=uuid.uuid4().hex, name=self._named or urlsplit(self._url).netloc, task="serve", settings=settings,
             started_at_s=self._wall_s, model=self._model, host=platform.node() or None, price_usd_per_hour=self._price,
         )  # fmt: skip
-        try:
-            self._writer = Writer(self._store, self.run)
-        except Exception as error:  # noqa: BLE001 - what is measured can still be read from `latest`
-            warnings.warn(f"flopwise: the engine is not recorded: {error}", RuntimeWarning, stacklevel=2)
+        self._writer = SafeWriter(self._store, self.run, "the engine is")
 
     def end(self, status: RunStatus = "finished") -> None:
         """End the run and write the remaining values."""

@@ -13,7 +13,7 @@ import time
 import uuid
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from flopwise.callbacks.budget import RunBudget
 from flopwise.callbacks.devices import EnergyMeter, LocalDevices, torch_cuda
+from flopwise.callbacks.safe_writer import SafeWriter
 from flopwise.callbacks.settings import RecordingSpec
 from flopwise.callbacks.subject import trained_model
 from flopwise.cost.spec import MachineSpec
@@ -229,14 +230,14 @@ class TrainingRecorder:
         self.is_open, self.run = True, replace(self.run, settings={**self.run.settings, **settings})
         if self.rank:
             return
-        self._writer = self._new_writer(self._where)
+        self._writer = SafeWriter(self._where, self.run, "this run is")
         self._meter = EnergyMeter.of(self.devices, self.gpus, self.spec.watts)
         for basis in filter(None, [*self._bases, getattr(self._meter, "basis", "")]):
             self.event("basis", basis)
         if self._resumed:
             self.event("resumed", f"continues run {self._resumed}")
         if self._records():  # imports and migrations of a database take half a second of one core: not of the steps
-            self._safely(self._writer.flush, OPEN_WAIT_S, retry=False)
+            self._writer.flush(OPEN_WAIT_S, retry=False)
         threading.Thread(target=self._sample_often, name="flopwise-sampler", daemon=True).start()
         atexit.register(self._end_at_exit)
 
@@ -274,16 +275,6 @@ class TrainingRecorder:
             settings={**known, **here, **settings, **linked},
             price_usd_per_hour=self._price, expected=None if expected is None else expected.expected,
         )  # fmt: skip
-
-    def _new_writer(self, store: str | Path | None) -> Any:
-        """The writer of the run; None, with a warning, where the store cannot be written."""
-        from flopwise.records.writer import Writer  # noqa: PLC0415 - a database's libraries, of rank 0 alone
-
-        try:
-            return Writer(store, self.run)
-        except Exception as error:  # noqa: BLE001 - no store is worth a run
-            warnings.warn(f"flopwise: this run is not recorded: {error}", RuntimeWarning, stacklevel=4)
-            return None
 
     @property
     def run_id(self) -> str:
@@ -329,20 +320,13 @@ class TrainingRecorder:
 
     def _records(self) -> bool:
         """True if anything is to be written: by rank 0, in the process that the run began in."""
-        return self._writer is not None and not self._ended and os.getpid() == self._pid
+        writes = self._writer is not None and self._writer.is_open
+        return writes and not self._ended and os.getpid() == self._pid
 
     def event(self, kind: str, text: str, *, device: str = "") -> None:
         """Something that happened once."""
         if self._records():
-            self._safely(self._writer.event, kind, text, at_s=self._now_s(), step=self.steps or None, device=device)
-
-    def _safely(self, write: Callable[..., Any], *args: Any, **named: Any) -> None:
-        """Call a method of the writer; one that raises is never called again."""
-        try:
-            write(*args, **named)
-        except Exception as error:  # noqa: BLE001 - no store is worth a run
-            self._writer = None
-            warnings.warn(f"flopwise: recording ends here: {error}", RuntimeWarning, stacklevel=4)
+            self._writer.event(kind, text, at_s=self._now_s(), step=self.steps or None, device=device)
 
     def begin_steps(self, done: int = 0) -> None:
         """The first step begins now; `done`: steps of an earlier run that this one goes on from."""
@@ -433,7 +417,7 @@ class TrainingRecorder:
         """Record values of the run besides those of `step`: an evaluation's loss, a library's log."""
         self.latest.update(values)
         if self._records() and values:
-            self._safely(self._writer.add, self._now_s() if at_s is None else at_s, values, step=step or self.steps)
+            self._writer.add(self._now_s() if at_s is None else at_s, values, step=step or self.steps)
 
     def finite_values(self, values: dict[str, float], source: str = "step") -> dict[str, float]:
         """`values` of a loop without those that are not finite, each streak of which becomes one event."""
@@ -480,10 +464,10 @@ class TrainingRecorder:
             return
         at_s, memory = self._now_s(), list(self.devices.memory())
         for device, values in memory:
-            self._safely(self._writer.add, at_s, values, step=self.steps, device=device)
+            self._writer.add(at_s, values, step=self.steps, device=device)
             for name, value in values.items():
                 self.latest[name] = max(value, self.latest.get(name, 0.0))
-            if self._writer is None:
+            if not self._records():
                 return
         joules = None if self._meter is None else self._meter.joules()
         total = {
@@ -553,7 +537,7 @@ class TrainingRecorder:
         writer, self._ended = self._writer, True
         self.run = replace(self.run, status=status, ended_at_s=self._now_s())
         if writer is not None:
-            self._safely(writer.end, status, self._now_s())
+            writer.end(status, self._now_s())
         atexit.unregister(self._end_at_exit)
 
     def _end_at_exit(self) -> None:

@@ -12,15 +12,16 @@ import sys
 import textwrap
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
     from flopwise.provenance import Figure
 
+T = TypeVar("T")
 _SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 _PLAIN = {
     "µ": "u", "─": "-", "│": "|", "├": "|", "└": "`", "┼": "+", "…": "~", "█": "#", "▉": "#", "·": ".", "≥": ">=",
@@ -42,6 +43,11 @@ BAD = ("Does not fit", "Too slow", "No ", "Nothing ", "Misses")
 """Beginnings of negative verdicts, which are red."""
 _CODES = re.compile(r"\x1b\[\d+m")
 _PAINTED = re.compile(r"(\x1b\[\d+m)(.*)(\x1b\[0m)")
+
+
+def known(value: T | None, shown: Callable[[T], str]) -> str | None:
+    """A value as text, and None, which tables and pairs have no text for, where it is not known."""
+    return None if value is None else shown(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,7 @@ class Deployment:
 
         Source: `flopwise.serving.disaggregated.prefill_layout`.
         """
-        job, layout = self.serving, dict(self.candidate.layout)
-        assert job is not None
+        job, layout = self.serve_job, dict(self.candidate.layout)
         if pool == PREFILL:
             layout |= {"dp": 1, "ep": gcd(layout["tp"], layout["ep"])}
             layout["replicas"] *= job.techniques.prefill_gpus // (layout["tp"] * layout["pp"])
@@ -209,9 +208,7 @@ def _check_candidate(chosen: Candidate, task: str) -> None:
 
 def _offer(chosen: Candidate, facts: Facts) -> Offer:
     """The offer of a candidate; own machines, and offers that no longer exist, from the candidate's own values."""
-    place = (chosen.provider, chosen.instance, chosen.region)
-    known = next((offer for offer in facts.offers if offer.key == place), None)
-    return known or Offer(
+    return facts.offers_by_key.get(chosen.offer_key) or Offer(
         provider=chosen.provider, instance=chosen.instance, region=chosen.region, accelerator=chosen.gpu,
         count=chosen.num_gpus // chosen.num_instances, source=chosen.price_source, price_date=chosen.price_date,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -11,8 +11,9 @@ from flopwise.errors import InfeasibleError
 from flopwise.exports import kubernetes
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
+from flopwise.exports.exported import Files
 from flopwise.exports.kubernetes import Object
-from flopwise.exports.pools import ROUTER, pool_refusals
+from flopwise.exports.pools import ROUTER, pool_notes, pool_refusals
 from flopwise.exports.replica import SLOWEST, start_ends_s
 from flopwise.fleet.workload_alerts import BUSY_LIMIT
 from flopwise.ops.weights import weight_bytes
@@ -37,8 +38,7 @@ def routing(deployment: Deployment) -> Command:
     """The router of a plan with pools, whose engine has one; without the servers."""
     from flopwise.exports.server import SERVERS  # noqa: PLC0415 - as in `server`
 
-    assert deployment.serving is not None
-    module = import_module(f"flopwise.exports.targets.{SERVERS[deployment.serving.engine.name]}")
+    module = import_module(f"flopwise.exports.targets.{SERVERS[deployment.serve_job.engine.name]}")
     made: Command = module.router(deployment)
     return made
 
@@ -61,6 +61,24 @@ def pods_refusals(deployment: Deployment) -> Iterator[str]:
     """Reasons why pods cannot serve the plan, be it as one kind of server or as two pools."""
     yield from kubernetes.node_refusals(deployment)
     yield from pool_refusals(deployment, _command_refusals)
+
+
+def service_files(
+    file: str, deployment: Deployment, group: Callable[[Deployment, Command], Object], assumptions: Iterable[str],
+    leader: dict[str, str] | None = None,
+) -> Files:  # fmt: skip
+    """The file of a service: the `group` of pods of each pool, what clients ask, and budgets of disruptions.
+
+    `leader`: additional labels of the pods that answer.
+    """
+    commands = [server(servers) for servers in deployment.pools]
+    notes = [note for command in commands for note in command.assumptions]
+    notes += pool_notes(deployment, routing(deployment)) if len(commands) > 1 else []
+    return kubernetes.manifests(
+        file, *kubernetes.config_map(deployment, commands[0]), *weight_claims(deployment),
+        *map(group, deployment.pools, commands), *entrance(deployment, leader),
+        *(disruption_budget(servers, leader) for servers in deployment.pools), assumptions=(*notes, *assumptions),
+    )  # fmt: skip
 
 
 def start_note(deployment: Deployment) -> str:
@@ -121,9 +139,9 @@ def selector(deployment: Deployment) -> dict[str, str]:
     return {kubernetes.NAME_LABEL: deployment.name, **component}
 
 
-def template(deployment: Deployment, command: Command, spec: Object, more: dict[str, str] | None = None) -> Object:
-    """A pod template with annotations for Prometheus; `more`: additional labels."""
-    meta = kubernetes.metadata(deployment, more=more)
+def template(deployment: Deployment, command: Command, spec: Object) -> Object:
+    """A pod template with annotations for Prometheus."""
+    meta = kubernetes.metadata(deployment)
     meta["annotations"] |= command.annotations
     if command.metrics_path:
         meta["annotations"] |= {
@@ -228,6 +246,5 @@ def disruption_budget(deployment: Deployment, more: dict[str, str] | None = None
 
 def weight_claims(deployment: Deployment) -> list[Object]:
     """Volume claims for folders that a service reads: weights, with their size."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     return kubernetes.claims(deployment, {"weights": float(weight_bytes(job.model, job.weights))})

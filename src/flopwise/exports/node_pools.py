@@ -115,7 +115,7 @@ def _fleet_pool(
         for row, when in zip(rows, hours, strict=True)
         if row.role == "primary" and when is not None and when.always and _stays(results.get(row.workload))
     ]
-    offer = next((o for o in fleet.facts.offers if o.key == (first.provider, first.instance, first.region)), None)
+    offer = fleet.facts.offers_by_key.get((first.provider, first.instance, first.region))
     return NodePool(
         name=resource_name("-".join(part for part in (first.instance, first.purchase, own) if part)),
         region=first.region, instance=first.instance, accelerator=fleet.facts.accelerators[first.gpu],

@@ -40,8 +40,7 @@ class WeightsSource:
 
 def weights_source(deployment: Deployment, online: Mapping[str, tuple[str, ...]]) -> WeightsSource:
     """The weights of a deployment; `online`: options by format into which the server quantises 16-bit weights."""
-    job, model, given = deployment.serving, deployment.model, deployment.settings.model_path
-    assert job is not None
+    job, model, given = deployment.serve_job, deployment.model, deployment.settings.model_path
     form, published = job.weights.name, model.checkpoint_format or "bf16"
     if given is not None:
         note = f"the weights at {given} are assumed to be in {form}, as planned"
@@ -142,8 +141,7 @@ def context_limit(deployment: Deployment) -> tuple[int | None, tuple[str, ...]]:
 
 def memory_frac(deployment: Deployment) -> float:
     """Share of the device's memory for the server: from the workload, else the engine's default."""
-    assert deployment.serving is not None
-    return deployment.workload.limits.memory_fraction or deployment.serving.engine.memory_frac
+    return deployment.workload.limits.memory_fraction or deployment.serve_job.engine.memory_frac
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,15 +156,13 @@ def cache_room(deployment: Deployment) -> CacheRoom:
     """The cache of one attention replica."""
     from flopwise.serving.estimate import job_memory  # noqa: PLC0415 - few servers need the size of their cache
 
-    assert deployment.serving is not None
-    memory = job_memory(deployment.serving)
+    memory = job_memory(deployment.serve_job)
     return CacheRoom(bytes=int(memory.kv_budget_bytes), tokens=int(memory.kv_capacity_tokens))
 
 
 def offloaded_gib(deployment: Deployment) -> float:
     """GiB of weights per device in host memory."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     if job.techniques.offload is None:
         return 0.0
     from flopwise.serving.techniques import offloaded_bytes  # noqa: PLC0415 - few plans offload
@@ -176,8 +172,7 @@ def offloaded_gib(deployment: Deployment) -> float:
 
 def caches_prefixes(deployment: Deployment) -> bool:
     """True if the plan assumes prompts with common prefixes."""
-    assert deployment.serving is not None
-    techniques = deployment.serving.techniques
+    techniques = deployment.serve_job.techniques
     return bool(techniques.shared_tokens or techniques.hit_frac)
 
 
@@ -192,8 +187,7 @@ class DraftSource:
 
 def draft_source(deployment: Deployment) -> DraftSource | None:
     """The draft of a deployment, or None."""
-    job, settings = deployment.serving, deployment.settings
-    assert job is not None
+    job, settings = deployment.serve_job, deployment.settings
     if (how := job.techniques.speculation) is None:
         return None
     name = (deployment.workload.techniques.draft or how.name).lower()
@@ -210,8 +204,7 @@ def draft_source(deployment: Deployment) -> DraftSource | None:
 
 def image(deployment: Deployment) -> str:
     """The container image: from the settings, else the engine's own for the device, if known."""
-    assert deployment.serving is not None
-    engine = deployment.serving.engine
+    engine = deployment.serve_job.engine
     own = {
         "nvidia": engine.nvidia_image, "amd": engine.amd_image, "intel": engine.intel_image,
         "gaudi": engine.gaudi_image, "cpu": engine.cpu_image,
@@ -259,8 +252,7 @@ def one_kind_refusals(deployment: Deployment) -> Iterator[str]:
 
 def engine_refusals(deployment: Deployment, engine: str) -> Iterator[str]:
     """Reasons why an engine's server cannot run a plan, whatever its layout."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     if job.engine.name != engine:
         yield f"the plan is for {job.engine.name}; plan again with --engine {engine}"
         return
@@ -291,8 +283,7 @@ def start_ends_s(deployment: Deployment) -> tuple[float, float]:
     """
     from flopwise.serving.startup import DEFAULT_STORAGE, cold_start  # noqa: PLC0415 - scripts need it not
 
-    job, facts, network = deployment.serving, deployment.facts, deployment.offer.network_bytes_per_s
-    assert job is not None
+    job, facts, network = deployment.serve_job, deployment.facts, deployment.offer.network_bytes_per_s
     slow = facts.storage(SLOWEST)
     slow = replace(slow, read_bytes_per_s=min(slow.read_bytes_per_s, network or math.inf))
     fast, late = cold_start(job, facts.storage(DEFAULT_STORAGE)).seconds, cold_start(job, slow).seconds

@@ -36,7 +36,7 @@ from flopwise.facts.offers import (
 )
 from flopwise.facts.tables import ANY, FactTable, Key, Lazy, N, Row, spellings
 from flopwise.options import PROVIDER_ALIASES, provider_name
-from flopwise.values import dataclass, replace
+from flopwise.values import dataclass, kept_by_identity, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.architecture import Model
@@ -218,6 +218,11 @@ def _of_mixture(name: str, known: Mapping[str, WeightFormat]) -> WeightFormat | 
     match = _SPELLED_OUT.fullmatch(name.strip())
     row = None if match is None else known.get(fold(match["name"]))
     return row if isinstance(row, CheckpointFormat) and row.bits < row.rest_bits == 16.0 else None
+
+
+@kept_by_identity(8)
+def _by_key(offers: tuple[Offer, ...]) -> Mapping[tuple[str, str, str], Offer]:
+    return {offer.key: offer for offer in offers}
 
 
 class Facts:
@@ -440,6 +445,11 @@ class Facts:
             return replace(offer, marketplace=host is not None, retires_on=day)
 
         return tuple(map(with_records, offers))
+
+    @property
+    def offers_by_key(self) -> Mapping[tuple[str, str, str], Offer]:
+        """Every offer by its provider, instance and region."""
+        return _by_key(self.offers)
 
     def offers_with(self, accelerator: str) -> tuple[Offer, ...]:
         """The offers of an accelerator by its canonical name; of a table without rows of one's own no others are read.

@@ -448,9 +448,7 @@ PART_TIME = 600.0
 """Busy hours a month beyond which a machine has little left to share."""
 
 
-def weighed_options(
-    options: Sequence[MonthlyOption], rules: Policies, kept: int = CHEAPEST
-) -> tuple[MonthlyOption, ...]:
+def weighed_options(options: Sequence[MonthlyOption], rules: Policies) -> tuple[MonthlyOption, ...]:
     """The options of a large allocation that are weighed first, in their order; all of them in a small one.
 
     Kept of each group: the cheapest, the one with most and the one with fewest instances among those within a tenth of
@@ -472,7 +470,7 @@ def weighed_options(
     keep = set(_best_in_pools(options, shared))
     for numbers in groups.values():
         ordered = sorted(numbers, key=whole.__getitem__)
-        keep.update(ordered[:kept])
+        keep.update(ordered[:CHEAPEST])
         close = [n for n in ordered if whole[n] <= 1.1 * whole[ordered[0]]]
         keep.add(max(close, key=lambda n: options[n].instances))
         keep.add(min(close, key=lambda n: options[n].instances))

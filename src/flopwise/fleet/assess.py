@@ -446,11 +446,11 @@ def _question(chosen: ChosenWorkload, fleet: SolvedFleet, rented: dict[Hashable,
 
 def _ports(question: PortQuestion, plan: Plan | None, facts: Facts) -> list[Port]:
     """The rows of one workload, from the plan of what it could run on after a port."""
-    by_key, chosen = {o.key: o for o in question.facts.offers}, question.chosen
+    chosen = question.chosen
     paid = _paid_usd(chosen)
     rows = []
     for software, candidate in cheapest_by_software([] if plan is None else plan.plans, facts):
-        offer = by_key[candidate.provider, candidate.instance, candidate.region]
+        offer = question.facts.offers_by_key[candidate.offer_key]
         option = monthly_option(chosen.planned.index, chosen.job, candidate, offer, facts)
         whole = msgspec.structs.replace(candidate, num_instances=option.instances)
         rows.append(port(software, whole, question.workload, facts, option.usd, paid, chosen.name))

@@ -14,18 +14,11 @@ _SAME = 1e-6
 """Relative difference up to which two ways to a figure agree."""
 
 
-class AssessmentFigureTree:
-    """The tree behind an assessment; `plans`: of each workload, which hold the sources of prices."""
+def assessment_figure(assessment: Assessment, plans: Mapping[str, Plan]) -> Figure:
+    """The tree behind an assessment: bill, scenarios, savings, what-ifs and risks.
 
-    def __init__(self, assessment: Assessment, plans: Mapping[str, Plan]) -> None:
-        self.assessment, self.plans = assessment, plans
-
-    def tree(self) -> Figure:
-        """The root over the bill, scenarios, savings, what-ifs and risks."""
-        return _tree(self.assessment, self.plans)
-
-
-def _tree(assessment: Assessment, plans: Mapping[str, Plan]) -> Figure:
+    `plans`: of each workload, which hold the sources of prices.
+    """
     cost = assessment.usd_per_month
     rows = [_allotment(one, plans) for one in assessment.allocation]
     besides = [

@@ -53,6 +53,8 @@ TELLING = 1e-3
 """Of the bill: what other machines have to save for the machines to be chosen anew; a policy's cost below is the
 solver's gap."""
 MOST_AT_ONCE = 4
+BINDING_EFFORT, QUESTION_EFFORT = 0.2 * EFFORT, 0.3 * EFFORT
+"""What the solver may take for the allocation without a policy, and for that under other prices or traffic."""
 Answer = TypeVar("Answer")
 Interval = tuple[float, float]
 """The least and the largest share of a bill."""
@@ -70,7 +72,7 @@ def _side_by_side(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
         return list(pool.map(lambda context, call: context.run(call), [copy_context() for _ in calls], calls))
 
 
-def bindings(problem: AllocationProblem, allocation: Allocation, *, effort: float = 0.2 * EFFORT) -> list[Binding]:
+def bindings(problem: AllocationProblem, allocation: Allocation) -> list[Binding]:
     """Every policy that costs something, dearest first: the bill less the bill without it, solved anew for each.
 
     Policies that stand in for one another cost nothing one by one, so all shares, and all policies, are also left out
@@ -88,7 +90,7 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, effort: floa
     def allocation_without(left_out: frozenset[Policy]) -> Allocation:
         """The allocation without the policies; with them where none is found."""
         try:
-            return allocate(problem, left_out, effort=effort, start=allocation)
+            return allocate(problem, left_out, effort=BINDING_EFFORT, start=allocation)
         except InfeasibleError as error:
             return replace(allocation, out_of_time=isinstance(error, UnfinishedSearchError))
 
@@ -101,7 +103,7 @@ def bindings(problem: AllocationProblem, allocation: Allocation, *, effort: floa
             first = only and not (moved_shares and len(left_out) > 1)  # shares that bind one by one are not told twice
             moved = [policy for policy in shares if policy in left_out and first]
             moved_shares = moved_shares or bool(moved)
-            steps = [step for policy in moved for step in _share_steps(problem, allocation, free, policy, effort)]
+            steps = [step for policy in moved for step in _share_steps(problem, allocation, free, policy)]
             text, moves = f"{words} {format_usd(cost, 0)} a month", _moves(problem, allocation, free, cost)
             text += f": without {'it' if len(left_out) == 1 else 'them'} {moves[0].text}" if moves else ""
             parts = {p: _provider_share(problem, free, p) for p in problem.rules.shares} if only else {}
@@ -175,7 +177,7 @@ def _left_out(trait: Trait, usd: float) -> Binding:
 
 
 def _share_steps(
-    problem: AllocationProblem, allocation: Allocation, free: Allocation, policy: ProviderShare, effort: float
+    problem: AllocationProblem, allocation: Allocation, free: Allocation, policy: ProviderShare
 ) -> list[ShareStep]:
     """The bill with the bound that a share is held at a point or a few away; the other policies stay.
 
@@ -193,7 +195,7 @@ def _share_steps(
                 steps.append((end, to))
                 bounds.append((to, max(to, high)) if end == "least" else (min(to, low), to))
     trials = [replace(problem, bounds={name: interval}) for interval in bounds]
-    bills = _side_by_side([partial(_least_usd, trial, allocation, effort) for trial in trials])
+    bills = _side_by_side([partial(_least_usd, trial, allocation, BINDING_EFFORT) for trial in trials])
     known = [((low, high), allocation.usd), *zip(bounds, (usd for usd, _ in bills), strict=True)]
     least = [min(usd for inner, usd in known if _within(inner, interval)) for interval in bounds]
     return [
@@ -249,18 +251,11 @@ def _name(policy: Policy, problem: AllocationProblem) -> str:
 # Other prices, providers and traffic
 
 
-def what_ifs(
-    platform: Platform,
-    problem: AllocationProblem,
-    allocation: Allocation,
-    facts: Facts,
-    *,
-    effort: float = 0.3 * EFFORT,
-) -> list[WhatIf]:
+def what_ifs(platform: Platform, problem: AllocationProblem, allocation: Allocation, facts: Facts) -> list[WhatIf]:
     """The standard what-ifs. Allocations ignore budgets: the answer is the bill, and the excess over the budget."""
     rules, bills = problem.rules, allocation.by_provider
     free = replace(problem, rules=replace(rules, budget_per_month=None))
-    ask = _Questions(free, allocation, platform.rules.budget_per_month, effort)
+    ask = _Questions(free, allocation, platform.rules.budget_per_month)
     clouds = {t.option.provider for t in allocation.taken if is_rented(t.option.purchase)}
     dearest = sorted((p for p in bills if p in clouds), key=lambda p: -bills[p])[:1]
     calls: list[Callable[[], list[WhatIf]]] = [partial(ask.dearer, provider) for provider in dearest]
@@ -296,8 +291,8 @@ def _factors_text(factors: Sequence[float]) -> str:
 class _Questions:
     """Answers about one allocation; `free` is its problem without the budget."""
 
-    def __init__(self, free: AllocationProblem, now: Allocation, budget: float | None, effort: float) -> None:
-        self.free, self.now, self.budget, self.effort = free, now, budget, effort
+    def __init__(self, free: AllocationProblem, now: Allocation, budget: float | None) -> None:
+        self.free, self.now, self.budget = free, now, budget
 
     def answer(self, name: str, usd: float, how: str) -> list[WhatIf]:
         """One answer in words."""
@@ -322,7 +317,7 @@ class _Questions:
         The bill is no less than before: where the solver finds less, it had not found the best of today's prices.
         """
         usd = self.now.usd + PRICE_RISE * self.now.by_provider[provider]
-        anew, late = _least_usd(_with_rise(self.free, provider), self.now, self.effort)
+        anew, late = _least_usd(_with_rise(self.free, provider), self.now, QUESTION_EFFORT)
         same = "the same machines, which stay the cheapest"
         how = f"machines, storage and traffic, with {'machines chosen anew' if anew < usd * (1 - TELLING) else same}"
         if self.free.rules.has_shares:
@@ -334,7 +329,7 @@ class _Questions:
         """The bill of another problem, allocated anew."""
         try:
             other = problem()
-            anew = allocate(other, effort=self.effort, start=self.now)
+            anew = allocate(other, effort=QUESTION_EFFORT, start=self.now)
         except InfeasibleError as error:
             return [_impossible(name, f"no allocation: {error}")]
         moves = _largest_moves(other, self.now, anew)

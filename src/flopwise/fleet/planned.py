@@ -64,12 +64,8 @@ LEAST_PARTS = 16
 """Parts of the searches at least, however many are alike: processes end at about the same time."""
 
 
-def planned_workloads(
-    platform: Platform, facts: Facts, advance: Advance | None = None, *, times: int = 1
-) -> tuple[PlannedWorkload, ...]:
+def planned_workloads(platform: Platform, facts: Facts, advance: Advance | None = None) -> tuple[PlannedWorkload, ...]:
     """Every workload with its options; `advance(done, whole)` is called as workloads are searched.
-
-    `times`: so many times the kinds of machines that are searched for each workload of a large fleet.
 
     Raises: SpecError, UnknownNameError: a workload names what does not exist.
     """
@@ -83,7 +79,7 @@ def planned_workloads(
     keys = [_add_searches(n, platform, offered[_tags(job)][0], searches) for n, job in enumerate(platform.jobs)]
     rules = platform.rules
     answers = run_searches(
-        searches, advance or (lambda _done, _whole: None), tuple(rules.shares), times, by_region=rules.has_shares
+        searches, advance or (lambda _done, _whole: None), tuple(rules.shares), by_region=rules.has_shares
     )
     return tuple(
         _planned_workload(
@@ -240,11 +236,9 @@ def _planned_workload(
         assumptions += [offer.assumed for offer in own]
     if job.workload is None:
         options += workstation_options(index, job, facts)
-    offers = {o.key: o for o in facts.offers}
     for _, answer in answers:
         for candidate in [] if answer.plan is None else answer.plan.plans:
-            offer = offers[candidate.provider, candidate.instance, candidate.region]
-            options.append(monthly_option(index, job, candidate, offer, facts))
+            options.append(monthly_option(index, job, candidate, facts.offers_by_key[candidate.offer_key], facts))
         if answer.num_kinds is not None:
             kinds = answer.num_kinds
             assumptions.append(f"only the {kinds} most promising kinds of machines were searched: the fleet is large")
@@ -270,7 +264,7 @@ def _with_levels(job: ResolvedJob, plans: Sequence[Plan], facts: Facts) -> Resol
     first, usual = min(candidates, key=lambda c: c.cost_usd), Autoscaling()
     cold_start_s = how.cold_start
     if cold_start_s is None:
-        offer = next(o for o in facts.offers if o.key == (first.provider, first.instance, first.region))
+        offer = facts.offers_by_key[first.offer_key]
         served = candidate_job(workload, facts.model(workload.model), facts, offer, first)
         cold_start_s = replica_start_s(served, facts.storage(DEFAULT_STORAGE), facts)
     fewest = min(int(c.layout.get("replicas", 1)) for c in candidates)
@@ -367,19 +361,19 @@ class SearchAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_searches(
-    searches: Mapping[bytes, Search], advance: Advance, shares: Sequence[str] = (), times: int = 1, *,
+    searches: Mapping[bytes, Search], advance: Advance, shares: Sequence[str] = (), *,
     by_region: bool = False,
 ) -> dict[bytes, SearchAnswer]:  # fmt: skip
     """The answers of all searches; `advance(done, whole)` is called as they come.
 
-    `shares`: providers that have a share of the bill. `times`: as many kinds of machines as usual in a large fleet.
+    `shares`: providers that have a share of the bill.
     `by_region`: an instance is looked for in every region, since parts of the bill are limited and its cheapest region
     may have to be left out.
 
     Raises: SpecError, UnknownNameError: a workload names what does not exist.
     """
     wide = sum(len(search.facts.offers) > 1 for search in searches.values())  # not those of one kind of own machines
-    kinds = None if wide <= MANY else times * max(LEAST_KINDS, KINDS_IN_ALL // wide, OF_SHARE * len(shares))
+    kinds = None if wide <= MANY else max(LEAST_KINDS, KINDS_IN_ALL // wide, OF_SHARE * len(shares))
     parts = _alike_parts(searches)
     encode = msgspec.msgpack.encode  # between processes an answer is much smaller as bytes than as objects
     data = run_forked(

@@ -75,10 +75,9 @@ class ExpectedTraining:
             raise SpecError(f"{where}: no plan {rank}; it has {len(rows)}")
         chosen, workload = rows[rank - 1], workload_from(plan.workload)
         facts = facts.at(workload.limits.software_month).with_custom(workload.limits.gpus)
-        place = chosen.provider, chosen.instance, chosen.region
-        offer = next((one for one in facts.offers if one.key == place), None)
+        offer = facts.offers_by_key.get(chosen.offer_key)
         if offer is None:
-            raise SpecError(f"{where}: {' '.join(place)} is not in the facts of this flopwise; plan again")
+            raise SpecError(f"{where}: {' '.join(chosen.offer_key)} is not in the facts of this flopwise; plan again")
         job = candidate_job(workload, facts.model(workload.model), facts, offer, chosen)
         answer = train_answer(job, facts, "planned", (), workload.data.epochs)
         settings: dict[str, Any] = {**chosen.layout, "gpus": chosen.num_gpus, "gpu": chosen.gpu}

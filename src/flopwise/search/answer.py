@@ -127,6 +127,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements behind its intervals and odds, in words."""
 
     @property
+    def offer_key(self) -> tuple[str, str, str]:
+        """The identity of its offer: provider, instance, region."""
+        return self.provider, self.instance, self.region
+
+    @property
     def likely(self) -> str | None:
         """The probability of the target least likely to be met, as text."""
         return format_chance(min(self.meets.values())) if self.meets else None

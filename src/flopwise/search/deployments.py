@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields
 from functools import cached_property, lru_cache, partial
-from typing import Any, ClassVar, NamedTuple, TypeGuard, TypeVar, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -313,18 +313,24 @@ class SizedReplicas:
     timed: TimedReplicas
     batch: Floats  # the sizes of all layouts in turn
     num_layouts: int
-    steady: Steady | None  # None: answers in one pass
+    one_pass: bool  # it generates nothing
     known: dict[str, Any]
     start: tuple[float, Storage]  # seconds until a rented machine runs the image, and what weights are read from
+    steady: Steady | None = None  # their closed loops, once they are timed; of what generates
     fetch_s: float | Floats = 0.0  # of a prompt, until stores have brought what they hold of it
+    caches: LayoutCaches | None = None  # of sessions, whose histories are not counted yet
     bands: dict[bool, dict[str, ErrorBand]] = field(default_factory=lambda: {False: {}, True: {}}, compare=False)
     """`Deployments.bands` of closed loops, and of requests that arrive at a rate."""
-    sessions: ClassVar[None] = None  # whose histories are not counted yet
 
     @property
     def job(self) -> ServeJob:
         """All rows in columns."""
         return self.timed.job
+
+    @property
+    def sessions(self) -> SessionTraffic | None:
+        """The sessions whose histories are not counted yet."""
+        return None if self.caches is None else self.caches.sessions
 
     @cached_property
     def start_s(self) -> Floats:
@@ -382,7 +388,7 @@ def sized_replicas(question: ReplicaQuestion) -> Answer:
     grid = _question_grid(question)
     memory = _grid_memory(question, grid, question.node.cluster.accelerator.hbm_bytes)
     sizing = _sizing(question, _Room(grid, memory))
-    answer = _in_closed_loops([sizing])[0] if _generates(sizing) else _answer(sizing)
+    answer = _in_closed_loops([sizing])[0] if _generates(sizing) else sizing
     if question.is_kept:
         SIZED[question] = answer
     return answer
@@ -404,7 +410,7 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
     A question without an answer (a format that the device lacks) is left to `deployments`, which says why.
     """
     groups = _joined_questions(questions)
-    known, fresh = dict[ReplicaQuestion, Answer](), list[dict[ReplicaQuestion, _Sizing | Deployments | None]]()
+    known, fresh = dict[ReplicaQuestion, Answer](), list[dict[ReplicaQuestion, Answer]]()
     for group in groups:
         kept = {question: SIZED[question] for question in group if question.is_kept and question in SIZED}
         SIZED.hits += len(kept)
@@ -419,7 +425,7 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
     for sizings in fresh:
         for question, sizing in sizings.items():
             if not _generates(sizing):
-                known[question] = _answer(sizing)
+                known[question] = sizing
             elif id(sizing) in loops:
                 known[question] = loops[id(sizing)]
     for question, answer in known.items():
@@ -428,46 +434,11 @@ def size_together(questions: Iterable[ReplicaQuestion]) -> dict[ReplicaQuestion,
     return known
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizing:
-    """Replicas at every batch before their steps are timed: the fields of `SizedReplicas`."""
-
-    timed: TimedReplicas
-    batch: Floats
-    num_layouts: int
-    one_pass: bool
-    known: dict[str, Any]
-    start: tuple[float, Storage]
-    fetch_s: float | Floats = 0.0
-    caches: LayoutCaches | None = None  # of sessions, whose histories are not counted yet
-
-    @property
-    def job(self) -> ServeJob:
-        """All rows in columns."""
-        return self.timed.job
-
-    @property
-    def sessions(self) -> SessionTraffic | None:
-        """The sessions whose histories are not counted yet."""
-        return None if self.caches is None else self.caches.sessions
-
-    def with_loops(self, steady: Steady | None) -> SizedReplicas:
-        """The replicas with their closed loops; None where they answer in one pass."""
-        return SizedReplicas(
-            self.timed, self.batch, self.num_layouts, steady, self.known, self.start, fetch_s=self.fetch_s
-        )
+def _generates(answer: Answer) -> TypeGuard[SizedReplicas]:
+    return isinstance(answer, SizedReplicas) and not answer.one_pass
 
 
-def _generates(sizing: _Sizing | Deployments | None) -> TypeGuard[_Sizing]:
-    return isinstance(sizing, _Sizing) and not sizing.one_pass
-
-
-def _answer(sizing: _Sizing | Deployments | None, steady: Steady | None = None) -> Answer:
-    """The sizing with its closed loops, if it has any; what has no rows is an answer by itself."""
-    return sizing.with_loops(steady) if isinstance(sizing, _Sizing) else sizing
-
-
-def _in_closed_loops(some: Sequence[_Sizing]) -> list[SizedReplicas]:
+def _in_closed_loops(some: Sequence[SizedReplicas]) -> list[SizedReplicas]:
     """The sizings, for which the same formulas hold, in their closed loops."""
     some = _with_histories(some)
     if len(some) == 1:
@@ -476,10 +447,10 @@ def _in_closed_loops(some: Sequence[_Sizing]) -> list[SizedReplicas]:
         loops = [closed_loop(one.timed.machine, one.job.layout, one.batch, *work, only_seconds=True)]
     else:
         loops = JoinedReplicas([one.timed for one in some], [one.batch for one in some]).closed_loops()
-    return [one.with_loops(steady) for one, steady in zip(some, loops, strict=True)]
+    return [replace(one, steady=steady) for one, steady in zip(some, loops, strict=True)]
 
 
-def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, SizedReplicas]:
+def _loops_by_id(groups: Sequence[Sequence[SizedReplicas]]) -> dict[int, SizedReplicas]:
     """The sizings in their closed loops, by the `id` of each; none of those whose device lacks a rate."""
     loops: dict[int, SizedReplicas] = {}
     for some in _joined_groups(groups):
@@ -490,12 +461,9 @@ def _loops_by_id(groups: Sequence[Sequence[_Sizing]]) -> dict[int, SizedReplicas
     return loops
 
 
-OnJob = TypeVar("OnJob", bound=_Sizing | SizedReplicas)
-
-
-def _joined_groups(groups: Iterable[Sequence[OnJob]]) -> list[list[OnJob]]:
+def _joined_groups(groups: Iterable[Sequence[SizedReplicas]]) -> list[list[SizedReplicas]]:
     """Groups of one device each, those side by side that the same formulas hold for, up to `JOINED_ROWS`."""
-    joined: dict[tuple[object, ...], list[list[OnJob]]] = {}
+    joined: dict[tuple[object, ...], list[list[SizedReplicas]]] = {}
     for group in filter(None, groups):
         parts = joined.setdefault((JoinedRunner.formulas([one.timed for one in group]), group[0].sessions), [[]])
         rows = sum(one.batch.size for one in parts[-1]) + sum(one.batch.size for one in group)
@@ -560,7 +528,7 @@ def _grid_memory(question: ReplicaQuestion, grid: ServingLayout, hbm_bytes: Floa
     )  # fmt: skip
 
 
-def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | None:
+def _sizing(question: ReplicaQuestion, room: _Room) -> Answer:
     """The replicas of a question that fit, at every batch; deployments without rows where nothing does."""
     workload, model, node, weights, kv_dtype = (
         question.workload,
@@ -605,7 +573,7 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
         "found_frac": np.zeros(sizes.size),
         "prefill_gpus": np.full(sizes.size, pool),
     }
-    sizing = _Sizing(TimedReplicas(job, runner(job)), batch, fit.size, one_pass, known, question.start)
+    sizing = SizedReplicas(TimedReplicas(job, runner(job)), batch, fit.size, one_pass, known, question.start)
     if workload.sessions is None:
         return sizing
     tokens, token_bytes = _cache_rooms(memory, grid, fit, whole.shape)
@@ -623,9 +591,9 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> _Sizing | Deployments | N
     return replace(sizing, caches=caches)
 
 
-def _with_histories(sizings: Sequence[_Sizing]) -> list[_Sizing]:
+def _with_histories(sizings: Sequence[SizedReplicas]) -> list[SizedReplicas]:
     """The sizings with what caches hold of the histories of sessions, which are the same for all; or as they are."""
-    several, caches = list[_Sizing](), [one.caches for one in sizings if one.caches is not None]
+    several, caches = list[SizedReplicas](), [one.caches for one in sizings if one.caches is not None]
     if not caches:
         return list(sizings)
     found = cache_hits(caches)

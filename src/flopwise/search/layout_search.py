@@ -369,12 +369,12 @@ class GivenSettings(NamedTuple):
         chunks: tuple[int, ...] = () if self.interleave is None else (self.interleave,)
         if not chunks and (self.schedule or "").strip().lower().startswith("interleaved") and not tried.alone:
             chunks = tuple(tried.virtual)
-        return tried._replace(chunks=chunks, needed=self.needed is not None)
+        return tried._replace(chunks=chunks, needed=self.needed is not None, degree=self.pp)
 
 
 def layout_search(
     model: Model, recipe: Recipe, *, most: int, least: int = 1, max_tp: int = MAX_TP, max_pp: int = MAX_PP,
-    max_micro_batch: int | None = None, recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
+    recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
     schedule: str | None = None, shard: int | None = None, given: GivenSettings | None = None,
 ) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
@@ -391,11 +391,10 @@ def layout_search(
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
     has = recipe.stack.degrees
     recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.recomputes) or recomputes
-    max_micro_batch = max_micro_batch or max(MAX_MICRO_BATCH, MAX_MICRO_TOKENS // limits.seq_len)
+    max_micro_batch = max(MAX_MICRO_BATCH, MAX_MICRO_TOKENS // limits.seq_len)
     inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch, has)
     given = given or GivenSettings()
     piped = ("pp" in has or given.needed is not None) and not given.like.offload_activations
-    max_pp = max_pp if piped else 1
     if micro_batch is not None:
         inner = inner.take(inner.micro_batch == micro_batch)
     if recipe.ranks_per_expert is not None:
@@ -403,10 +402,10 @@ def layout_search(
         if tried.size and not inner.tp.size:
             degrees = ", ".join(map(str, tried))
             raise InfeasibleError(f"expert tp {recipe.ranks_per_expert} divides none of the tp tried: {degrees}")
+    pipelines = given.pipelines(Pipelines.of(recipe, schedule))._replace(most=max_pp if piped else 1)
     space = layouts(
-        limits, inner, most=most, least=least, max_pp=max_pp, recomputes=recomputes,
-        pipelines=given.pipelines(Pipelines.of(recipe, schedule)), shard=shard,
-        expert_ranks=recipe.expert_ranks(inner.tp, inner.ep), pp=given.pp,
+        limits, inner, most=most, least=least, recomputes=recomputes, pipelines=pipelines, shard=shard,
+        expert_ranks=recipe.expert_ranks(inner.tp, inner.ep),
     )  # fmt: skip
     table = MemoryTable(model, recipe)
     if inner.tp.size:

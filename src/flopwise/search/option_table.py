@@ -5,9 +5,9 @@ Options have few rows each, so that what a question costs option by option is mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from flopwise.search.serving_option import (
     ServingOption,
     estimated_odds,
     gpus_each,
-    least_latencies_s,
     limits_key,
     pace_ends,
     with_budget,
@@ -31,19 +30,11 @@ Place = tuple[ServingOption, int]
 """An option and one of its rows."""
 
 
-class LatencyColumns(NamedTuple):
-    """Latencies of all rows at their target percentiles."""
+class _Column(cached_property[Floats]):
+    """A figure of the rows of all options, put together when it is first asked for."""
 
-    ttft_s: Floats
-    tpot_s: Floats
-    e2e_s: Floats
-
-
-class ReplicaColumns(NamedTuple):
-    """Replicas of all rows, and how busy they are."""
-
-    replicas: Floats
-    busy_frac: Floats
+    def __init__(self, of: Callable[[ServingOption], Any]) -> None:
+        super().__init__(lambda table: table.column(map(of, table.options)))
 
 
 class OptionTable:
@@ -66,26 +57,21 @@ class OptionTable:
         """The number of each row's option."""
         return np.repeat(np.arange(len(self.options)), self.sizes)
 
-    def _column(self, of: Callable[[ServingOption], Any]) -> Floats:
-        column: Floats = np.concatenate([np.empty(0), *(of(option) for option in self.options)])
+    @staticmethod
+    def column(figures: Iterable[Any]) -> Floats:
+        """A figure of the rows of all options, from those of each."""
+        column: Floats = np.concatenate([np.empty(0), *figures])
         return column
 
     @cached_property
-    def latencies(self) -> LatencyColumns:
-        """Latencies."""
-        return LatencyColumns(
-            self._column(lambda one: one.deployments.ttft_s), self._column(lambda one: one.deployments.tpot_s),
-            self._column(lambda one: one.deployments.e2e_s),
-        )  # fmt: skip
+    def latencies(self) -> dict[str, Floats]:
+        """Each latency, at the percentile of its target."""
+        return {name: self.column(one.latencies[name] for one in self.options) for name in LATENCIES}
 
     @cached_property
     def least_s(self) -> dict[str, Floats]:
         """The lower bound of each latency at datasheet rates, in s."""
-        ttft, tpot = (
-            self._column(lambda one: one.deployments.least_ttft_s),
-            self._column(lambda one: one.deployments.least_tpot_s),
-        )
-        return least_latencies_s(self.workload, ttft, tpot, decodes=self.decodes)
+        return {name: self.column(one.least_s[name] for one in self.options) for name in LATENCIES}
 
     @cached_property
     def bands(self) -> dict[str, LognormalColumns]:
@@ -93,35 +79,23 @@ class OptionTable:
         each = [option.bands for option in self.options]
         return {name: LognormalColumns.of([bands[name] for bands in each], self.sizes) for name in BANDS}
 
-    @cached_property
-    def cost_usd(self) -> Floats:
-        """Cost of each row, of a month or of the batch job."""
-        return self._column(lambda one: one.cost_usd)
+    cost_usd = _Column(lambda one: one.cost_usd)
+    """Cost of each row, of a month or of the batch job."""
 
-    @cached_property
-    def host_frac(self) -> Floats:
-        """Share of its own memory that an instance of each row needs: above 1 it has less."""
-        return self._column(lambda one: np.broadcast_to(one.host_frac, one.cost_usd.shape))
+    host_frac = _Column(lambda one: np.broadcast_to(one.host_frac, one.cost_usd.shape))
+    """Share of its own memory that an instance of each row needs: above 1 it has less."""
 
-    @cached_property
-    def seconds(self) -> Floats:
-        """Of a request, or of the batch job."""
-        return self._column(lambda one: one.seconds)
+    seconds = _Column(lambda one: one.seconds)
+    """Of a request, or of the batch job."""
 
-    @cached_property
-    def start_s(self) -> Floats:
-        """Seconds that a batch job pays before its first request."""
-        return self._column(lambda one: one.start_s)
+    start_s = _Column(lambda one: one.start_s)
+    """Seconds that a batch job pays before its first request."""
 
-    @cached_property
-    def tokens_per_s(self) -> Floats:
-        """Tokens that all replicas make."""
-        return self._column(lambda one: one.tokens_per_s)
+    tokens_per_s = _Column(lambda one: one.tokens_per_s)
+    """Tokens that all replicas make."""
 
-    @cached_property
-    def instances(self) -> Floats:
-        """Instances of each row."""
-        return self._column(lambda one: one.instances)
+    instances = _Column(lambda one: one.instances)
+    """Instances of each row."""
 
     @cached_property
     def num_gpus(self) -> Floats:
@@ -129,10 +103,8 @@ class OptionTable:
         inside = np.repeat(np.array([one.node.count for one in self.options], dtype=float), self.sizes)
         return np.asarray(self.instances * inside)
 
-    @cached_property
-    def score(self) -> Floats:
-        """The value that the objective minimises."""
-        return self._column(lambda one: one.score)
+    score = _Column(lambda one: one.score)
+    """The value that the objective minimises."""
 
     @cached_property
     def _within_limits(self) -> Mask:
@@ -159,12 +131,12 @@ class OptionTable:
         """The share of its machines that a service fills."""
         inside = np.repeat(np.array([one.node.count for one in self.options], dtype=np.int64), self.sizes)
         replicas, busy = (
-            self._column(lambda one: one.deployments.replicas),
-            self._column(lambda one: one.deployments.busy_frac),
+            self.column(one.deployments.replicas for one in self.options),
+            self.column(one.deployments.busy_frac for one in self.options),
         )
         each = [gpus_each(partial(getattr, one.deployments)) for one in self.options]
         gpus = np.concatenate([np.empty(0, np.int64), *each])
-        return MachineLoads.of(ReplicaColumns(replicas, busy), self.instances, gpus, inside)
+        return MachineLoads.of(replicas, busy, self.instances, gpus, inside)
 
     def _estimate_machines(self) -> None:
         """Have each option know its `machine_loads` and `machines_frac`: those of all rows are computed at once."""
@@ -189,7 +161,7 @@ class OptionTable:
 
         `latency`: one of the targets' names, else the time of a request, or of the job.
         """
-        seconds = getattr(self.latencies, LATENCIES[latency]) if latency in LATENCIES else self.seconds
+        seconds = self.latencies.get(latency, self.seconds)
         order = self._by_cost[(rows & np.isfinite(seconds))[self._by_cost]]
         some = np.sort(order[seconds[order] <= np.minimum.accumulate(seconds[order])])  # no cheaper one is quicker
         return [self.at(row) for row in some[pareto_front(self.cost_usd[some], seconds[some])].tolist()]
@@ -239,8 +211,8 @@ class OptionTable:
         of_layout = (rows - starts) % np.array([one.deployments.num_layouts for one in self.options], dtype=np.intp)[
             owner
         ]
-        batch = self._column(lambda one: one.deployments.batch)[rows]
-        score, instances, e2e_s = self.score[rows], self.instances[rows], self.latencies.e2e_s[rows]
+        batch = self.column(one.deployments.batch for one in self.options)[rows]
+        score, instances, e2e_s = self.score[rows], self.instances[rows], self.latencies["latency"][rows]
         among_equals = e2e_s if self.workload.task == "encode" and not fills else -batch
         order = np.lexsort((among_equals, instances, score.round(9), of_layout, owner))
         first = order[_begins(owner[order], of_layout[order])]

@@ -199,8 +199,7 @@ def _with_traffic(candidate: Candidate, workload: Resolved, model: Model, facts:
     from flopwise.storage.needs import run_storage_needs, service_storage_needs  # noqa: PLC0415 - the first plans ask
     from flopwise.training.start import OBJECT_STORE  # noqa: PLC0415 - half is enough
 
-    place = candidate.provider, candidate.instance, candidate.region
-    offer = next(o for o in facts.offers if o.key == place)
+    offer = facts.offers_by_key[candidate.offer_key]
     if workload.task not in TRAINING:
         from flopwise.search.replica import candidate_job as serving_job  # noqa: PLC0415 - half is enough
         from flopwise.search.serving_option import link_needs  # noqa: PLC0415 - half is enough
@@ -225,8 +224,7 @@ def _step(candidate: Candidate, workload: Resolved, model: Model, facts: Facts) 
     from flopwise.search.run_job import candidate_job  # noqa: PLC0415 - half is enough
     from flopwise.training.estimate import timed_step  # noqa: PLC0415 - half is enough
 
-    place = candidate.provider, candidate.instance, candidate.region
-    offer = next(o for o in facts.offers if o.key == place)
+    offer = facts.offers_by_key[candidate.offer_key]
     return timed_step(candidate_job(workload, model, facts, offer, candidate))
 
 
@@ -280,9 +278,9 @@ def candidate_figure(answer: Plan, chosen: Candidate, facts: Facts) -> Figure:
     """
     from flopwise.search.figures import plan_figures  # noqa: PLC0415 - half is enough
 
-    workload, place = workload_from(answer.workload), (chosen.provider, chosen.instance, chosen.region)
+    workload = workload_from(answer.workload)
     facts = facts.at(workload.limits.software_month).with_custom(workload.limits.gpus)
-    offer = next((o for o in facts.offers if (o.provider, o.instance, o.region) == place), None)
+    offer = facts.offers_by_key.get(chosen.offer_key)
     if offer is None:
         raise SpecError(f"the offer {chosen.provider} {chosen.instance} in {chosen.region} is not among the facts")
     model = facts.model(workload.model)
@@ -322,10 +320,9 @@ def _with_commands(
     some: list[Candidate], workload: Resolved, model: Model, facts: Facts, source: DatedSourceSpec
 ) -> list[Candidate]:
     """The candidates, the first of them with the commands that they lack; of offers that are gone there is none."""
-    offers = {offer.key for offer in facts.offers}
 
     def with_command(one: Candidate) -> Candidate:
-        if one.reproduce or (one.provider, one.instance, one.region) not in offers:
+        if one.reproduce or one.offer_key not in facts.offers_by_key:
             return one
         return msgspec.structs.replace(one, reproduce=command(workload, model, one, facts, source))
 

@@ -227,13 +227,9 @@ def with_open_inputs(
 
     Source and assumptions: `open_band`. Assumes: the price of a machine moves no speed.
     """
-    offers = {one.key: one for one in facts.offers} if shown else {}
     known: dict[Hashable, ErrorBand] = {}
     found = []
-    jobs = [
-        candidate_job(workload, model, facts, offers[one.provider, one.instance, one.region], one)
-        for one in some[:shown]
-    ]
+    jobs = [candidate_job(workload, model, facts, facts.offers_by_key[one.offer_key], one) for one in some[:shown]]
     settings = open_settings(workload, model)
     keep_kernels_together(one for job in jobs for usual in open_jobs(job, settings, facts).values() for one in usual)
     for one, job in zip(some, jobs, strict=False):

@@ -84,8 +84,7 @@ def _values(spec: Any) -> dict[str, Any]:
 
 def _machines(workload: Resolved, chosen: Candidate, facts: Facts) -> dict[str, Any]:
     """The offer, how it is bought, and what the workload or the search says of it besides."""
-    place = chosen.provider, chosen.instance, chosen.region
-    offer = next(one for one in facts.offers if one.key == place)
+    offer = facts.offers_by_key[chosen.offer_key]
     assumed = offer.assumed_price(chosen.purchase)
     each_usd = None if assumed is None else chosen.usd_per_hour / chosen.num_gpus
     hypothetical = (text for text in workload.limits.gpus if text.lower().startswith(PREFIX))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from flopwise.serving.techniques import layer_bytes, request_work, runner
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 from flopwise.values import dataclass, kept_by_identity, replace
 
+if TYPE_CHECKING:
+    from flopwise.search.option_table import OptionTable
+
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""
 
@@ -68,71 +71,9 @@ class SharedEstimates:
     machines: tuple[Floats, Floats] | None = None  # `ServingOption.machines_frac`
 
 
-class Estimates(Protocol):
-    """Estimated figures of rows with their measured errors: those of an option, or of several in one column."""
-
-    @property
-    def latencies(self) -> Latencies:
-        """Latencies."""
-
-    @property
-    def least_s(self) -> dict[str, Floats]:
-        """The lower bound of each latency at datasheet rates, in s."""
-
-    @property
-    def bands(self) -> Mapping[str, Lognormal]:
-        """Lognormal of the first token, of each further one, and of the throughput."""
-
-    @property
-    def decodes(self) -> bool:
-        """True if answers are generated token by token."""
-
-    @property
-    def tokens_per_s(self) -> Floats:
-        """Tokens that all replicas make."""
-
-    @property
-    def start_s(self) -> Floats:
-        """Seconds that a batch job pays before its first request."""
-
-    @property
-    def seconds(self) -> Floats:
-        """Of the batch job."""
-
-    @property
-    def cost_usd(self) -> Floats:
-        """Of a month, or of the batch job."""
-
-    @property
-    def machine_loads(self) -> MachineLoads:
-        """The share of its machines that a service fills."""
-
-
-class Latencies(Protocol):
-    """Latencies of rows at their target percentiles."""
-
-    @property
-    def ttft_s(self) -> Floats:
-        """Of the first token."""
-
-    @property
-    def tpot_s(self) -> Floats:
-        """Of each further token."""
-
-    @property
-    def e2e_s(self) -> Floats:
-        """Of the whole request."""
-
-
 def limits_key(workload: Resolved) -> Hashable:
     """The same of workloads whose estimated odds are the same where their figures are."""
     return (*latency_targets(workload).values(), workload.tokens_per_s, workload.deadline_s)
-
-
-def least_latencies_s(workload: Resolved, ttft_s: Floats, tpot_s: Floats, *, decodes: bool) -> dict[str, Floats]:
-    """The lower bound of each latency at datasheet rates, from those of the first and of each further token, in s."""
-    whole = ttft_s + max(workload.output_tokens - 1, 0) * tpot_s if decodes else ttft_s
-    return {"ttft": ttft_s, "tpot": tpot_s, "latency": whole}
 
 
 def latency_odds(
@@ -145,13 +86,13 @@ def latency_odds(
     return np.asarray(probability_at_most(bands[name], seconds, limit_s, floor=least_s))
 
 
-def estimated_odds(one: Estimates, workload: Resolved) -> ByTarget:
+def estimated_odds(one: ServingOption | OptionTable, workload: Resolved) -> ByTarget:
     """The odds of what does not depend on prices."""
     odds: ByTarget = {}
     for name, target in latency_targets(workload).items():
         if target is not None and (name != "tpot" or one.decodes):
-            value = getattr(one.latencies, LATENCIES[name])
-            seconds, first = np.minimum(value, 1e9), np.minimum(one.latencies.ttft_s, 1e9)
+            value = one.latencies[name]
+            seconds, first = np.minimum(value, 1e9), np.minimum(one.latencies["ttft"], 1e9)
             likely = latency_odds(one.bands, name, seconds, first, target.seconds, one.least_s[name])
             odds[name] = np.where(np.isfinite(value), likely, 0.0)
     rate = one.bands["throughput"]
@@ -161,18 +102,6 @@ def estimated_odds(one: Estimates, workload: Resolved) -> ByTarget:
         left_s = np.maximum(workload.deadline_s - one.start_s, 1e-9 * workload.deadline_s)
         odds["deadline"] = 1.0 - np.asarray(probability_at_most(rate, 1.0, one.seconds / left_s))
     return odds
-
-
-class Loads(Protocol):
-    """Replicas of rows, and how busy they are."""
-
-    @property
-    def replicas(self) -> Floats:
-        """The number of replicas that carry the workload."""
-
-    @property
-    def busy_frac(self) -> Floats:
-        """Share of the time that they are."""
 
 
 def pace_ends(option: ServingOption) -> tuple[float, float]:
@@ -189,9 +118,9 @@ class MachineLoads(NamedTuple):
     unit: Ints  # machines of a replica
 
     @classmethod
-    def of(cls, loads: Loads, instances: Floats, gpus: Ints, inside: Ints) -> MachineLoads:
-        """Of replicas of so many devices on machines that have `inside`."""
-        filled = np.asarray(loaded_frac(loads.replicas, loads.busy_frac, gpus, inside, instances))
+    def of(cls, replicas: Floats, busy_frac: Floats, instances: Floats, gpus: Ints, inside: Ints) -> MachineLoads:
+        """Of replicas of so many devices, busy that share of the time, on machines that have `inside`."""
+        filled = np.asarray(loaded_frac(replicas, busy_frac, gpus, inside, instances))
         return cls(instances, filled, machines_each(gpus, inside))
 
     def take(self, rows: slice) -> MachineLoads:
@@ -215,7 +144,7 @@ class MachineLoads(NamedTuple):
         return np.where(most < self.instances, np.inf, self.filled * self.instances / np.maximum(most, 1.0))
 
 
-def with_budget(one: Estimates, odds: ByTarget, workload: Resolved) -> ByTarget:
+def with_budget(one: ServingOption | OptionTable, odds: ByTarget, workload: Resolved) -> ByTarget:
     """The odds with those of the budget, where there is one: that of a service pays the machines that it will need."""
     if workload.budget_usd is None:
         return odds
@@ -236,9 +165,9 @@ class ServingOption(PlanOption):
     shared: SharedEstimates
 
     @property
-    def latencies(self) -> Latencies:
-        """Latencies of its rows."""
-        return self.deployments
+    def latencies(self) -> dict[str, Floats]:
+        """Each latency of its rows, at the percentile of its target."""
+        return {name: getattr(self.deployments, column) for name, column in LATENCIES.items()}
 
     @property
     def decodes(self) -> bool:
@@ -296,9 +225,9 @@ class ServingOption(PlanOption):
     @cached_property
     def least_s(self) -> dict[str, Floats]:
         """The lower bound of each latency at datasheet rates, in s."""
-        return least_latencies_s(
-            self.workload, self.deployments.least_ttft_s, self.deployments.least_tpot_s, decodes=self.decodes
-        )
+        ttft_s, tpot_s = self.deployments.least_ttft_s, self.deployments.least_tpot_s
+        whole_s = ttft_s + max(self.workload.output_tokens - 1, 0) * tpot_s if self.decodes else ttft_s
+        return {"ttft": ttft_s, "tpot": tpot_s, "latency": whole_s}
 
     def odds(self, workload: Resolved | None = None) -> ByTarget:
         """Probability that each target is met; `workload`: with other limits on the same figures."""
@@ -312,8 +241,9 @@ class ServingOption(PlanOption):
     def machine_loads(self) -> MachineLoads:
         """The share of its machines that a service fills."""
         if self.shared.loads is None:
-            each = gpus_each(partial(getattr, self.deployments))
-            self.shared.loads = MachineLoads.of(self.deployments, self.instances, each, self.node.count)
+            found, each = self.deployments, gpus_each(partial(getattr, self.deployments))
+            loads = MachineLoads.of(found.replicas, found.busy_frac, self.instances, each, self.node.count)
+            self.shared.loads = loads
         return self.shared.loads
 
     @property
@@ -342,7 +272,7 @@ class ServingOption(PlanOption):
     def service_shortfalls(self) -> ByTarget:
         """Each latency over its limit, and the number of devices over the allowed one."""
         shortfalls: ByTarget = {
-            name: np.minimum(getattr(self.deployments, LATENCIES[name]), 1e9) / target.seconds
+            name: np.minimum(self.latencies[name], 1e9) / target.seconds
             for name, target in latency_targets(self.workload).items()
             if target is not None
         }

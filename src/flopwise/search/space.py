@@ -86,7 +86,8 @@ class Pipelines(NamedTuple):
     """Schedules that are tried in pipelines: 1F1B, interleaved or not, and `codes`; or those alone.
 
     `unpiped`, `piped`: ZeRO stages that are tried without a pipeline and in one. `chunks`: virtual stages of a rank
-    that are tried, where not all. `needed`: only pipelines are tried.
+    that are tried, where not all. `needed`: only pipelines are tried. `most`: their largest degree; `degree`: the only
+    one that is tried.
     """
 
     codes: tuple[int, ...] = ()
@@ -96,6 +97,8 @@ class Pipelines(NamedTuple):
     piped: tuple[int, ...] = (0, 1)
     chunks: tuple[int, ...] = ()
     needed: bool = False
+    most: int = MAX_PP
+    degree: int | None = None
 
     @property
     def virtual(self) -> Iterator[int]:
@@ -335,19 +338,20 @@ def pipeline_degrees(layers: int, most: int) -> Column:
 
 
 def layouts(
-    limits: LayoutLimits, inner: Inner, *, most: int, least: int = 1, max_pp: int = MAX_PP,
-    recomputes: tuple[int, ...] = MODES, pipelines: Pipelines | None = None, shard: int | None = None,
-    expert_ranks: Ints | None = None, pp: int | None = None,
+    limits: LayoutLimits, inner: Inner, *, most: int, least: int = 1, recomputes: tuple[int, ...] = MODES,
+    pipelines: Pipelines | None = None, shard: int | None = None, expert_ranks: Ints | None = None,
 ) -> Space:  # fmt: skip
     """Every layout of `inner` x pipeline degree x dp x sharding x interleave x recompute on `least` to `most` GPUs.
 
     Rules: the global batch divides into dp x micro-batch; the `expert_ranks` that hold all experts once (None: tp x ep)
     divide tp x dp x cp; ZeRO only where there are replicas, and in pipelines only the stages that `pipelines` names;
     interleaving only where chunks come out alike (`cuts_alike`) and micro-batches fill the pipeline. Numbers of GPUs
-    are what comes of it. `pipelines`: the schedules and ZeRO stages that are tried; `shard`: only ZeRO 3 over groups of
-    exactly so many ranks, whatever the stack has; `pp`: the only pipeline degree that is tried.
+    are what comes of it. `pipelines`: the schedules, degrees and ZeRO stages that are tried; `shard`: only ZeRO 3 over
+    groups of exactly so many ranks, whatever the stack has.
     """
-    degrees = pipeline_degrees(limits.layers, min(max_pp, most)) if pp is None else np.array([pp])
+    pipelines = pipelines or Pipelines()
+    degrees = pipeline_degrees(limits.layers, min(pipelines.most, most))
+    degrees = degrees if pipelines.degree is None else np.array([pipelines.degree])
     replicas = divisors(limits.global_batch, most)
     ruled_out: Counter[str] = Counter()
     ranks = (inner.tp * inner.cp)[:, None] * degrees
@@ -368,7 +372,6 @@ def layouts(
         inner_index=i[kept], degree_index=d[kept], dp=dp[kept], num_gpus=gpus[kept], shard=None, zeros=(), turns=(),
         recomputes=recomputes,
     )  # fmt: skip
-    pipelines = pipelines or Pipelines()
     if pipelines.interleaved:
         _count_uneven(limits, inner, degrees, meshes, ruled_out)
     families = tuple(_families(limits, inner, degrees, meshes, pipelines, shard, of_experts))

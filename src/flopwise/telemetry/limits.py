@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from flopwise.facts.device_limits import HARDWARE_XIDS, THROTTLE_BITS, THROTTLE_FOR_S
 from flopwise.telemetry.history import MOST_GAP_S, History, over
@@ -38,42 +39,27 @@ class Look:
 PerDevice = Mapping[str, float]
 
 
-def _each(name: str) -> Callable[[Look, str], PerDevice]:
-    def values(look: Look, _: str) -> PerDevice:
-        return {d: v[name] for d, v in look.history.latest.devices.items() if name in v}
-
-    return values
+def _each(name: str, look: Look) -> PerDevice:
+    return {d: v[name] for d, v in look.history.latest.devices.items() if name in v}
 
 
-def _share(part: str, whole: str) -> Callable[[Look, str], PerDevice]:
-    def values(look: Look, _: str) -> PerDevice:
-        by_device = {d: over(v, part, whole) for d, v in look.history.latest.devices.items()}
-        return {d: v for d, v in by_device.items() if v is not None}
-
-    return values
+def _share(part: str, whole: str, look: Look, _: str) -> PerDevice:
+    by_device = {d: over(v, part, whole) for d, v in look.history.latest.devices.items()}
+    return {d: v for d, v in by_device.items() if v is not None}
 
 
-def _job(name: str) -> Callable[[Look, str], PerDevice]:
-    def values(look: Look, _: str) -> PerDevice:
-        job = look.history.latest.job
-        return {WHOLE_JOB: job[name]} if name in job else {}
-
-    return values
+def _job(name: str, look: Look, _: str = "") -> PerDevice:
+    job = look.history.latest.job
+    return {WHOLE_JOB: job[name]} if name in job else {}
 
 
-def _above_limit(part: str, whole: str) -> Callable[[Look, str], PerDevice]:
-    def values(look: Look, _: str) -> PerDevice:
-        return {d: v[part] - v[whole] for d, v in look.history.latest.devices.items() if part in v and v.get(whole)}
-
-    return values
+def _above_limit(part: str, whole: str, look: Look, _: str) -> PerDevice:
+    return {d: v[part] - v[whole] for d, v in look.history.latest.devices.items() if part in v and v.get(whole)}
 
 
-def _spend(name: str) -> Callable[[Look, str], PerDevice]:
-    def values(look: Look, _: str) -> PerDevice:
-        value: float | None = getattr(look.spend, name)
-        return {} if value is None else {WHOLE_JOB: value}
-
-    return values
+def _spend(name: str, look: Look, _: str) -> PerDevice:
+    value: float | None = getattr(look.spend, name)
+    return {} if value is None else {WHOLE_JOB: value}
 
 
 def _busy(look: Look, _: str) -> PerDevice:
@@ -94,8 +80,8 @@ def _busy_in_vain(look: Look, key: str) -> PerDevice:
     return {WHOLE_JOB: 0.0} if rate else {} if rate is None else _busy(look, key)
 
 
-def _latency(name: str) -> Callable[[Look, str], PerDevice]:
-    return lambda look, percent: _job(f"{name}_p{percent}_s")(look, percent)
+def _latency(name: str, look: Look, percent: str) -> PerDevice:
+    return _job(f"{name}_p{percent}_s", look)
 
 
 def _load(look: Look, _: str) -> PerDevice:
@@ -124,11 +110,11 @@ def _tensor(look: Look, _: str) -> PerDevice:
 
 def _throttle_flags(look: Look, _: str) -> PerDevice:
     mask = sum(THROTTLE_BITS)
-    return {d: float(bool(int(v) & mask)) for d, v in _each("throttle_bits")(look, "").items()}
+    return {d: float(bool(int(v) & mask)) for d, v in _each("throttle_bits", look).items()}
 
 
 def _hardware_xid(look: Look, _: str) -> PerDevice:
-    return {d: v if v in HARDWARE_XIDS else 0.0 for d, v in _each("xid")(look, "").items()}
+    return {d: v if v in HARDWARE_XIDS else 0.0 for d, v in _each("xid", look).items()}
 
 
 def _new_xid(look: Look, _: str) -> PerDevice:
@@ -144,24 +130,22 @@ def _lost_devices(look: Look, _: str) -> PerDevice:
     return dict.fromkeys(reading.devices, 0.0) | dict.fromkeys(reading.lost, 1.0)
 
 
-def _source_lost(look: Look, _: str) -> PerDevice:
-    return {WHOLE_JOB: look.source_lost_s}
-
-
 QUANTITIES: dict[str, Callable[[Look, str], PerDevice]] = {
     "device_busy_ratio": _busy_service, "busy_without_tokens": _busy_in_vain, "load_ratio": _load,
-    "memory_ratio": _share("memory_used_bytes", "memory_total_bytes"), "cache_ratio": _job("cache_frac"),
-    "preemptions": _job("preemptions_per_s"), "time_to_first_token_seconds": _latency("ttft"),
-    "time_per_token_seconds": _latency("tpot"), "latency_seconds": _latency("latency"),
-    "tokens_per_second": _job("tokens_per_s"), "output_tokens_per_second": _job("output_tokens_per_s"),
-    "requests_per_second": _job("requests_per_s"), "requests_waiting": _job("requests_waiting"),
-    "cost_usd_per_day": _spend("day_usd"), "cost_usd_per_run": _spend("total_usd"),
-    "cost_usd_per_month": _spend("total_usd"), "temperature_celsius":
-    _above_limit("temperature_c", "temperature_limit_c"), "memory_temperature_celsius":
-    _above_limit("memory_temperature_c", "memory_temperature_limit_c"), "power_ratio":
-    _share("power_w", "power_limit_w"), "mfu_ratio": _mfu, "tensor_ratio": _tensor, "throttle_reasons": _throttle_flags,
-    "xid_hardware": _hardware_xid, "xid": _new_xid, "checkpoint_age_seconds": _job("checkpoint_age_s"),
-    "device_lost": _lost_devices, "source_lost": _source_lost,
+    "memory_ratio": partial(_share, "memory_used_bytes", "memory_total_bytes"),
+    "cache_ratio": partial(_job, "cache_frac"), "preemptions": partial(_job, "preemptions_per_s"),
+    "time_to_first_token_seconds": partial(_latency, "ttft"), "time_per_token_seconds": partial(_latency, "tpot"),
+    "latency_seconds": partial(_latency, "latency"), "tokens_per_second": partial(_job, "tokens_per_s"),
+    "output_tokens_per_second": partial(_job, "output_tokens_per_s"),
+    "requests_per_second": partial(_job, "requests_per_s"), "requests_waiting": partial(_job, "requests_waiting"),
+    "cost_usd_per_day": partial(_spend, "day_usd"), "cost_usd_per_run": partial(_spend, "total_usd"),
+    "cost_usd_per_month": partial(_spend, "total_usd"),
+    "temperature_celsius": partial(_above_limit, "temperature_c", "temperature_limit_c"),
+    "memory_temperature_celsius": partial(_above_limit, "memory_temperature_c", "memory_temperature_limit_c"),
+    "power_ratio": partial(_share, "power_w", "power_limit_w"), "mfu_ratio": _mfu, "tensor_ratio": _tensor,
+    "throttle_reasons": _throttle_flags, "xid_hardware": _hardware_xid, "xid": _new_xid,
+    "checkpoint_age_seconds": partial(_job, "checkpoint_age_s"), "device_lost": _lost_devices,
+    "source_lost": lambda look, _: {WHOLE_JOB: look.source_lost_s},
 }  # fmt: skip
 """Quantities of limits, by the names of the exported recording rules and a few further names."""
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from flopwise.errors import SpecError
 from flopwise.keywords import takes
 from flopwise.options import take
+from flopwise.results import attributes
 from flopwise.telemetry.actions import BudgetCommand, KeptState, Webhook
 from flopwise.telemetry.diagnosis import Bound, Diagnosis
 from flopwise.telemetry.expected import BUDGETS, Expected
@@ -101,23 +102,16 @@ class WatchStatus:
             "plan": None if not plan.origin else {
                 "title": plan.title, "origin": plan.origin, "bound": plan.bound or None, "layout": plan.layout or None,
                 "figures": {n: {"value": v, "low": low, "high": high} for n, (v, low, high) in plan.figures.items()},
-                "planned_usd": plan.planned_usd, "planned_s": plan.planned_s, "tokens": plan.tokens,
+                **attributes(plan, "planned_usd planned_s tokens"),
             },
-            "diagnosis": self.diagnosis, "spend": {**_fields(self.spend), "budget_usd": plan.budget_usd},
+            "diagnosis": self.diagnosis,
+            "spend": {**attributes(self.spend, " ".join(Spend.__slots__)), "budget_usd": plan.budget_usd},
             "alerts": [alert_document(change) for change in self.firing],
             "pending": [alert_document(change) for change in self.pending],
             "changes": [alert_document(change) for change in self.changes],
-            "limits": [
-                {"name": one.name, "quantity": one.quantity, "threshold": one.threshold, "above": one.above,
-                 "for_s": one.for_s, "severity": one.severity, "why": one.why}
-                for one in plan.limits
-            ],
+            "limits": [attributes(one, "name quantity threshold above for_s severity why") for one in plan.limits],
             "notes": [*reading.notes, *self.messages], "readings": self.readings,
         }  # fmt: skip
-
-
-def _fields(value: Spend) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def alert_document(change: AlertChange) -> dict[str, Any]:
@@ -127,10 +121,9 @@ def alert_document(change: AlertChange) -> dict[str, Any]:
     sign = "above" if limit.above else "below"
     value, threshold = limit.value_text(change.value), limit.value_text(limit.threshold)
     return {
-        "alert": limit.name, "state": "firing" if change.firing else "cleared", "severity": limit.severity,
-        "device": change.device, "quantity": limit.quantity, "value": change.value, "threshold": limit.threshold,
-        "above": limit.above, "for_s": limit.for_s, "at_s": change.at_s, "since_s": change.since_s,
-        "summary": limit.summary, "why": limit.why, "action": limit.action,
+        "alert": limit.name, "state": "firing" if change.firing else "cleared", **attributes(
+            change, "limit.severity device limit.quantity value limit.threshold limit.above limit.for_s at_s since_s "
+            "limit.summary limit.why limit.action"),
         "text": f"{limit.name} {word}: {limit.summary} ({value}; {sign} {threshold})",
     }  # fmt: skip
 

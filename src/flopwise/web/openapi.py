@@ -102,7 +102,7 @@ def _post(noun: Noun) -> Json:
             "202": {
                 "description": "A job was started.",
                 "headers": {"Location": {"schema": {"type": "string"}, "description": "The job."}},
-                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Job"}}},
+                "content": _json(_ref("schemas", "Job")),
             },
         },
     }
@@ -153,7 +153,7 @@ def _answers(noun: Noun, *kinds: str) -> Json:
     """The answers that a question may have."""
     text: Json = {"application/json": {"schema": {"type": ["object", "array"]}}}
     if noun.name in WRITERS:
-        text[FILES_TYPE] = {"schema": {"$ref": "#/components/schemas/Files"}}
+        text[FILES_TYPE] = {"schema": _ref("schemas", "Files")}
         text["application/zip"] = {"schema": {"type": "string", "contentMediaType": "application/zip"}}
     found: Json = {
         "200": {"description": f"The document of `flopwise {' '.join(noun.words)} --json`.", "content": text}
@@ -162,70 +162,65 @@ def _answers(noun: Noun, *kinds: str) -> Json:
     for kind in ("bad-input", "unauthorized", "forbidden", "infeasible", "defect", "busy", "too-long", *kinds):
         by_status.setdefault(KINDS[kind].status, []).append(kind)
     for status, names in by_status.items():
-        found[str(status)] = {"$ref": f"#/components/responses/{names[0]}"}
+        found[str(status)] = _ref("responses", names[0])
     return found
 
 
 def _job_paths(nouns: Mapping[str, Noun]) -> Json:
     one = {"name": "job", "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"}}
-    job = {"application/json": {"schema": {"$ref": "#/components/schemas/Job"}}}
-    failures = {
-        "401": {"$ref": "#/components/responses/unauthorized"},
-        "403": {"$ref": "#/components/responses/forbidden"},
-    }
-    missing = {**failures, "404": {"$ref": "#/components/responses/unknown"}}
+    job = _json(_ref("schemas", "Job"))
+    failures = {"401": _ref("responses", "unauthorized"), "403": _ref("responses", "forbidden")}
+    missing = {**failures, "404": _ref("responses", "unknown")}
     stream = {"text/event-stream": {"schema": {"type": "string"}}}
     results = _answers(next(iter(nouns.values())))
     results["200"] = {"description": "The answer.", "content": {"application/json": {}}}
+    listed = {
+        "description": "Jobs, the latest first.",
+        "content": _json({"type": "array", "items": _ref("schemas", "Job")}),
+    }
+    progress = (
+        "Progress as server-sent events: `progress`, then `end`, each with the job; of a plan that is searched "
+        "`ranked`, with its plans before the rest of the answer is there."
+    )
+    ended = {**results, **missing, "409": {"description": "It has not ended yet.", "content": job}}
     return {
         f"{ROOT}/jobs": {
-            "get": {
-                "operationId": "jobs",
-                "summary": "Jobs that are running or ended recently.",
-                "responses": {
-                    "200": {
-                        "description": "Jobs, the latest first.",
-                        "content": {
-                            "application/json": {
-                                "schema": {"type": "array", "items": {"$ref": "#/components/schemas/Job"}}
-                            }
-                        },
-                    },
-                    **failures,
-                },
-            }
+            "get": _operation("jobs", "Jobs that are running or ended recently.", {"200": listed, **failures}),
         },
         f"{ROOT}/jobs/{{job}}": {
             "parameters": [one],
-            "get": {
-                "operationId": "job",
-                "summary": "State of a job.",
-                "responses": {"200": {"description": "The job.", "content": job}, **missing},
-            },
-            "delete": {
-                "operationId": "cancel",
-                "summary": "Stop a job and delete it.",
-                "responses": {"204": {"description": "Stopped."}, **missing},
-            },
+            "get": _operation(
+                "job", "State of a job.", {"200": {"description": "The job.", "content": job}, **missing}
+            ),
+            "delete": _operation(
+                "cancel", "Stop a job and delete it.", {"204": {"description": "Stopped."}, **missing}
+            ),
         },
         f"{ROOT}/jobs/{{job}}/events": {
             "parameters": [one],
-            "get": {
-                "operationId": "events",
-                "summary": "Progress as server-sent events: `progress`, then `end`, each with the job; of a plan "
-                "that is searched `ranked`, with its plans before the rest of the answer is there.",
-                "responses": {"200": {"description": "Events until the job ends.", "content": stream}, **missing},
-            },
+            "get": _operation(
+                "events", progress, {"200": {"description": "Events until the job ends.", "content": stream}, **missing}
+            ),
         },
         f"{ROOT}/jobs/{{job}}/result": {
             "parameters": [one],
-            "get": {
-                "operationId": "result",
-                "summary": "Answer of a finished job, as its noun would give it.",
-                "responses": {**results, **missing, "409": {"description": "It has not ended yet.", "content": job}},
-            },
+            "get": _operation("result", "Answer of a finished job, as its noun would give it.", ended),
         },
     }
+
+
+def _operation(name: str, summary: str, responses: Json) -> Json:
+    return {"operationId": name, "summary": summary, "responses": responses}
+
+
+def _ref(kind: str, name: str) -> Json:
+    """A reference to one of the document's components of a kind (`schemas`, `responses`)."""
+    return {"$ref": f"#/components/{kind}/{name}"}
+
+
+def _json(schema: Json) -> Json:
+    """Content of JSON."""
+    return {"application/json": {"schema": schema}}
 
 
 def _problem_schema() -> Json:
@@ -239,7 +234,7 @@ def _problem_schema() -> Json:
             "detail": {"type": "string", "description": "The message of the command line."},
             "reasons": {"type": "array", "items": {"type": "string"}},
             "document": {"description": "What the command line prints in this case, such as the nearest misses."},
-            "files": {"$ref": "#/components/schemas/Files"},
+            "files": _ref("schemas", "Files"),
         },
     }
 
@@ -274,5 +269,5 @@ def _problem_response(name: str) -> Json:
     alike = [other for other in KINDS.values() if other.status == kind.status]
     return {
         "description": " Or: ".join(other.when for other in alike),
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        "content": {MEDIA_TYPE: {"schema": _ref("schemas", "Problem")}},
     }

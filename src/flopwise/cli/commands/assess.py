@@ -56,7 +56,7 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
     from flopwise.facts.catalog import load_facts
     from flopwise.fleet.assess import assess
     from flopwise.fleet.assessment import read_assessment
-    from flopwise.fleet.explain import AssessmentFigureTree
+    from flopwise.fleet.explain import assessment_figure
     from flopwise.fleet.read import load_fleet
     from flopwise.folders import check_folder
     from flopwise.report.write import with_plan_files, write_report
@@ -83,7 +83,7 @@ def command(*, web: bool, explain: bool, **given: Any) -> None:
             advance=lambda what, done, whole: progress(done, whole, what),
         )  # fmt: skip
     assessment, written = answer.assessment, list[Path]()
-    tree = AssessmentFigureTree(assessment, answer.plans).tree() if explain else None
+    tree = assessment_figure(assessment, answer.plans) if explain else None
     if given["output"] is not None:
         assessment = with_plan_files(assessment, answer.plans)
         written = write_report(assessment, given["output"], plans=answer.plans, before=before)

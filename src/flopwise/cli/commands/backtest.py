@@ -12,7 +12,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
-from flopwise.cli.render import Screen, heading, table
+from flopwise.cli.render import Screen, heading, known, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, name
 
@@ -79,7 +79,10 @@ def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]
         yield heading("Largest errors", paper)
         yield table(
             ["row", "quantity", ">measured", ">predicted", ">10 %", ">90 %", "unit", ">error"],
-            [(p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, _signed_percent(p.error)) for p in far],
+            [
+                (p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, known(p.error, _signed_percent))
+                for p in far
+            ],
             paper,
         )
     missing = reasons(done.predictions)
@@ -98,14 +101,11 @@ def _groups(done: Backtest, names: tuple[str, ...], paper: Screen) -> str:
 
 def _cells(s: Errors) -> tuple[Any, ...]:
     return (
-        s.rows, s.predicted_rows, _share(s.median_abs_error), _share(s.p90_abs_error), _signed_percent(s.bias),
-        _share(s.coverage),
+        s.rows, s.predicted_rows, known(s.median_abs_error, units.format_percent),
+        known(s.p90_abs_error, units.format_percent), known(s.bias, _signed_percent),
+        known(s.coverage, units.format_percent),
     )  # fmt: skip
 
 
-def _share(value: float | None) -> str | None:
-    return None if value is None else units.format_percent(value)
-
-
-def _signed_percent(value: float | None) -> str | None:
-    return None if value is None else units.format_change(value + 1, 1)
+def _signed_percent(value: float) -> str:
+    return units.format_change(value + 1, 1)

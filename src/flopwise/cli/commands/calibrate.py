@@ -12,7 +12,7 @@ from flopwise.cli import options
 from flopwise.cli.options import add, flags, force_flag, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress, note
-from flopwise.cli.render import Screen, heading, table, verdict
+from flopwise.cli.render import Screen, heading, known, table, verdict
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, FLAG, name, options_of
@@ -126,15 +126,11 @@ def _listing(profiles: Sequence[CalibrationProfile], paper: Screen) -> Iterator[
 def _overall(profile: CalibrationProfile) -> tuple[str | None, ...]:
     """Median errors of the kind with most figures."""
     most = max(profile.errors, key=lambda one: one.rows, default=None)
-    return (None,) * 3 if most is None else tuple(map(_share, _medians(most)))
+    return (None,) * 3 if most is None else tuple(known(error, units.format_percent) for error in _medians(most))
 
 
 def _medians(one: KindErrors) -> tuple[float | None, ...]:
     return one.median_before, one.median_after, one.median_left_out
-
-
-def _share(value: float | None) -> str | None:
-    return None if value is None else units.format_percent(value)
 
 
 def _verdict(profile: CalibrationProfile) -> str:
@@ -184,4 +180,4 @@ def _report(profile: CalibrationProfile, paper: Screen) -> Iterator[str]:
 
 
 def _pair(median: float | None, p90: float | None) -> str | None:
-    return None if median is None or p90 is None else f"{_share(median)}, {_share(p90)}"
+    return None if median is None or p90 is None else f"{units.format_percent(median)}, {units.format_percent(p90)}"

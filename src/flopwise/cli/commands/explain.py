@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 from flopwise import units
 from flopwise.cli import options, parts
 from flopwise.cli.options import add, flags
-from flopwise.cli.render import Screen, heading, pairs, table, tree
+from flopwise.cli.render import Screen, heading, known, pairs, table, tree
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
@@ -169,14 +170,11 @@ def lines(answer: Explanation, depth: int | None, paper: Screen) -> Iterator[str
 
 def _effects(changes: tuple[Sensitivity, ...], paper: Screen) -> str:
     """One row a change, the largest effect first; a figure that nothing is known of has no column."""
-    known = (name for change in changes for name, ratio in change.effects.items() if ratio is not None)
-    names = sorted(set(known), key=list(changes[0].effects).index) if changes else []
-    rows = [(c.change, *(_percent(c.effects.get(name)) for name in names), c.note) for c in changes]
+    named = (name for change in changes for name, ratio in change.effects.items() if ratio is not None)
+    names = sorted(set(named), key=list(changes[0].effects).index) if changes else []
+    change = partial(units.format_change, digits=1)
+    rows = [(c.change, *(known(c.effects.get(name), change) for name in names), c.note) for c in changes]
     return table(["change", *(f">{name}" for name in names), "note"], rows, paper) if rows else "Nothing."
-
-
-def _percent(ratio: float | None) -> str | None:
-    return None if ratio is None else units.format_change(ratio, 1)
 
 
 SMALL = 0.003

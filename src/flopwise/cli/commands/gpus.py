@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
-from flopwise.cli.render import Screen, pairs, table, verdict
+from flopwise.cli.render import Screen, known, pairs, table, verdict
 from flopwise.errors import UnknownNameError
 from flopwise.facts.spec import DeviceFilter, SourceSpec
 from flopwise.options import FLAG
@@ -105,13 +106,12 @@ def _largest(rows: Sequence[LargestModels], paper: Screen) -> Iterator[str]:
     from flopwise.search.model_sizes import CONDITIONS
 
     ways = list(rows[0].parameters) if rows else []
-    cells = [(r.gpu, units.format_gib(r.hbm_bytes), *(_parameters(r.parameters[way]) for way in ways)) for r in rows]
+    cells = [
+        (r.gpu, units.format_gib(r.hbm_bytes), *(known(r.parameters[way], units.format_count) for way in ways))
+        for r in rows
+    ]
     yield table(("name", ">memory", *(f">{way}" for way in ways)), cells, paper)
     yield f"Parameters of the largest model that one device holds: {CONDITIONS}. By memory alone."
-
-
-def _parameters(value: float | None) -> str | None:
-    return None if value is None else units.format_count(value)
 
 
 def _row(a: Accelerator) -> tuple[Any, ...]:
@@ -123,11 +123,11 @@ def _row(a: Accelerator) -> tuple[Any, ...]:
 
 
 def _rate(flops_per_s: float | None) -> str | None:
-    return None if flops_per_s is None else units.format_rate(flops_per_s, "FLOP/s")
+    return known(flops_per_s, partial(units.format_rate, unit="FLOP/s"))
 
 
-def _each_way(bytes_per_s: float | None) -> str | None:
-    return None if bytes_per_s is None else f"{units.format_rate(bytes_per_s)} each way"
+def _each_way(bytes_per_s: float) -> str:
+    return f"{units.format_rate(bytes_per_s)} each way"
 
 
 PATHS = {"pcie": "over PCIe, with peer access", "host": "through the host's memory, without peer access"}
@@ -150,19 +150,19 @@ def _detail(resolution: Resolution, paper: Screen) -> Iterator[str]:
             ("form factor", a.form_factor),
             ("memory", f"{units.format_gib(a.hbm_bytes)} ({reported}; sold as {a.marketed_memory})"),
             ("memory bandwidth", units.format_rate(a.hbm_bytes_per_s)),
-            ("last-level cache" if a.kind == "cpu" else "L2 cache", _size(a.l2_bytes)),
-            ("shared memory per SM", _size(a.shared_bytes_per_sm)),
-            ("registers per SM", _size(a.register_bytes_per_sm)),
+            ("last-level cache" if a.kind == "cpu" else "L2 cache", known(a.l2_bytes, units.format_bytes)),
+            ("shared memory per SM", known(a.shared_bytes_per_sm, units.format_bytes)),
+            ("registers per SM", known(a.register_bytes_per_sm, units.format_bytes)),
             ("cores" if a.kind == "cpu" else "SMs", a.num_sms),
-            ("stream processors" if a.vendor == "AMD" else "CUDA cores", _count(a.num_cores)),
-            ("matrix cores" if a.vendor == "AMD" else "tensor cores", _count(a.num_tensor_cores)),
+            ("stream processors" if a.vendor == "AMD" else "CUDA cores", known(a.num_cores, "{:,}".format)),
+            ("matrix cores" if a.vendor == "AMD" else "tensor cores", known(a.num_tensor_cores, "{:,}".format)),
             ("boost clock", units.format_rate(a.boost_clock_hz, "Hz") if a.boost_clock_hz else None),
             ("compute capability", a.compute_capability),
             ("best published bf16 product", _rate(a.measured_bf16_flops_per_s)),
             ("structured sparsity", "twice the dense rates" if a.sparsity_x2 else None),
             ("link", link),
-            ("link to the host", _each_way(a.c2c_bytes_per_s)),
-            ("PCIe", _each_way(a.pcie_bytes_per_s)),
+            ("link to the host", known(a.c2c_bytes_per_s, _each_way)),
+            ("PCIe", known(a.pcie_bytes_per_s, _each_way)),
             ("between devices of a node", path),
             ("TDP", f"{a.tdp_w:,.0f} W" if a.tdp_w else None),
         ],
@@ -184,11 +184,3 @@ def _sentence(a: Accelerator) -> str:
     dtype = next((dtype for dtype in ("bf16", "fp16", *a.peak) if dtype in a.peak), None)
     rate = "" if dtype is None else f"{_rate(a.peak[dtype])} dense in {dtype}, "
     return f"{a.name}: {rate}{units.format_gib(a.hbm_bytes)} at {units.format_rate(a.hbm_bytes_per_s)}; {what}."
-
-
-def _size(nbytes: float | None) -> str | None:
-    return None if nbytes is None else units.format_bytes(nbytes)
-
-
-def _count(value: int | None) -> str | None:
-    return None if value is None else f"{value:,}"

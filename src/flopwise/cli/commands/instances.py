@@ -10,7 +10,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.on_page import on_page
 from flopwise.cli.options import flags
-from flopwise.cli.render import Screen, heading, pairs, table, verdict
+from flopwise.cli.render import Screen, heading, known, pairs, table, verdict
 from flopwise.errors import UnknownNameError
 from flopwise.facts.defaults import PURCHASES
 from flopwise.facts.offers import Offer
@@ -71,7 +71,7 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
     if name is not None and all(offer.instance.lower() == name.lower() for offer in offers):
         for offer in offers:
             yield heading(f"{offer.provider} {offer.instance} in {offer.region}", paper)
-            disk = None if offer.local_disk_bytes is None else units.format_bytes(offer.local_disk_bytes)
+            disk = known(offer.local_disk_bytes, units.format_bytes)
             details = (
                 ("link between accelerators", offer.intra_link),
                 ("local disk", disk),
@@ -102,7 +102,7 @@ def _cheapest(offers: tuple[Offer, ...]) -> str:
     usd, purchase, offer = min(priced, key=lambda row: row[0])
     bought = purchase.replace("_", " ")
     where = f"{offer.provider} {offer.instance} ({offer.accelerator}) in {offer.region}, {bought}"
-    return f"{count} of {of}; the cheapest accelerator-hour is {_price(usd)}: {where}."
+    return f"{count} of {of}; the cheapest accelerator-hour is {units.format_usd(usd)}: {where}."
 
 
 def _origin(offer: Offer, purchase: str) -> str | None:
@@ -123,9 +123,9 @@ def _row(offer: Offer) -> tuple[Any, ...]:
         devices = f"{offer.accelerator_share:.3g} of {offer.accelerator}"
     return (
         offer.provider, offer.instance, offer.region, devices, offer.vcpus,
-        None if offer.ram_bytes is None else units.format_bytes(offer.ram_bytes),
+        known(offer.ram_bytes, units.format_bytes),
         None if offer.network_bytes_per_s is None else units.format_rate(offer.network_bytes_per_s * 8, "bit/s"),
-        *(_price(offer.price_usd_per_hour(p)) for p in ("on_demand", "spot", "reserved_1y", "reserved_3y")),
+        *(known(offer.price_usd_per_hour(purchase), units.format_usd) for purchase in PURCHASES),
         "; ".join(_dates(offer)),
     )  # fmt: skip
 
@@ -139,7 +139,3 @@ def _dates(offer: Offer) -> Iterator[str]:
     for word, date in (("spot", days.get("spot")), *reserved):
         if date not in (None, offer.price_date):
             yield f"{word} {date}"
-
-
-def _price(usd_per_hour: float | None) -> str | None:
-    return None if usd_per_hour is None else units.format_usd(usd_per_hour)

@@ -355,10 +355,7 @@ def _devices(watched: WatchedWorkload) -> Iterator[WatchRule]:
 
 
 def _difference(above: Signal, below: Signal, level: float) -> Callable[[float], Series]:
-    def series(value: float) -> Series:
-        return {**above.series(level + value), **below.series(level)}
-
-    return series
+    return lambda value: {**above.series(level + value), **below.series(level)}
 
 
 def _faults(watched: WatchedWorkload) -> Iterator[WatchRule]:
@@ -400,10 +397,7 @@ EVENT_SAMPLES = 20
 
 
 def _steps(firing: Series, signal: Signal) -> Callable[[float], Series]:
-    def series(value: float) -> Series:
-        return firing if value else signal.series(0.0)
-
-    return series
+    return lambda value: firing if value else signal.series(0.0)
 
 
 def _run(watched: WatchedWorkload) -> Iterator[WatchRule]:
@@ -469,24 +463,19 @@ def _interruptions(watched: WatchedWorkload) -> Iterator[WatchRule]:
 
 
 def _notice(name: str) -> Callable[[float], Series]:
-    def series(value: float) -> Series:
+    def taint(value: float) -> str:
         key = SPOT_TAINTS[0] if value else "example.com/other"
-        return {
-            selector("kube_pod_info", {"pod": f"{name}-0", "node": "node-1"}): constant_series(1),
-            selector("kube_node_spec_taint", {"node": "node-1", "key": key}): constant_series(1),
-        }
+        return selector("kube_node_spec_taint", {"node": "node-1", "key": key})
 
-    return series
+    pod = selector("kube_pod_info", {"pod": f"{name}-0", "node": "node-1"})
+    return lambda value: dict.fromkeys((pod, taint(value)), constant_series(1))
 
 
 def _machines(metric: str, name: str) -> Callable[[float], Series]:
-    def series(value: float) -> Series:
-        return {
-            selector(metric, {"workload": name, "instance": f"machine-{n}"}): constant_series(1)
-            for n in range(round(value))
-        }
-
-    return series
+    return lambda value: {
+        selector(metric, {"workload": name, "instance": f"machine-{n}"}): constant_series(1)
+        for n in range(round(value))
+    }
 
 
 def _blind(watched: WatchedWorkload) -> Iterator[WatchRule]:

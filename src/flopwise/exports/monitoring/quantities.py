@@ -216,10 +216,7 @@ def _tensor_series(watched: WatchedWorkload) -> Callable[[float], Series]:
 def _mfu_series(watched: WatchedWorkload, per_unit: float) -> Callable[[float], Series]:
     tokens = watched.meters.rate("input_tokens")
 
-    def series(value: float) -> Series:
-        return {} if tokens is None else tokens.series(value / per_unit)
-
-    return series
+    return _none if tokens is None else lambda value: tokens.series(value / per_unit)
 
 
 def flops_text(watched: WatchedWorkload) -> tuple[str, float] | None:

@@ -1,6 +1,7 @@
 """The targets: each a module here of the same name (`-` as `_`), a row of targets.csv, and a page in docs/export/.
 
-A module has `export(deployment) -> Files` and may have `refusals(deployment) -> Iterator[str]`, reasons why it cannot
+A module has `export(deployment) -> Files`, or that of an engine the `command` of its server (and the `router` of two
+pools), which become scripts. It may have `refusals(deployment) -> Iterator[str]`, reasons why it cannot
 express a plan, and `export_fleet(fleet) -> Files`, if an assessment needs more than a folder for each workload.
 """
 
@@ -69,7 +70,7 @@ def exported_plan(target: str, deployment: Deployment) -> Exported:
     made = target_module(target)
     if reasons := _refusals(target, deployment):
         raise InfeasibleError(f"{target} cannot express {deployment.title[:80]!r}", reasons)
-    return Exported.of(target, made.export(deployment), deployment.settings)
+    return Exported.of(target, _files(made, deployment), deployment.settings)
 
 
 def exported_assessment(target: str, fleet: FleetDeployment) -> Exported:
@@ -87,7 +88,7 @@ def exported_assessment(target: str, fleet: FleetDeployment) -> Exported:
             if refused := _refusals(target, deployment):
                 reasons += [f"{title}: {reason}" for reason in refused]
                 continue
-            one: Files = made.export(deployment)
+            one = _files(made, deployment)
             files |= {f"{deployment.name}/{path}": text for path, text in one.files.items()}
             apply += [f"(cd {deployment.name} && {command})" for command in one.apply]
             notes += [f"{title}: {note}" for note in one.assumptions]
@@ -95,6 +96,19 @@ def exported_assessment(target: str, fleet: FleetDeployment) -> Exported:
         raise InfeasibleError(f"{target} can express no workload of {fleet.assessment.name[:80]!r}", reasons)
     notes += [f"left out: {reason}" for reason in reasons]
     return Exported.of(target, Files(files=files, apply=tuple(apply), assumptions=tuple(notes)), fleet.settings)
+
+
+def _files(made: Any, deployment: Deployment) -> Files:
+    """The files of a plan from the module of a target."""
+    if hasattr(made, "export"):
+        files: Files = made.export(deployment)
+        return files
+    from flopwise.exports.pools import pool_files  # noqa: PLC0415 - other targets start no server
+    from flopwise.exports.server import server_files  # noqa: PLC0415 - as above
+
+    if len(deployment.pools) > 1:
+        return pool_files(deployment, made.command, made.router(deployment))
+    return server_files(deployment, made.command(deployment))
 
 
 def _refusals(target: str, deployment: Deployment) -> list[str]:

@@ -13,7 +13,6 @@ from flopwise.exports.command import Command
 from flopwise.exports.deployment import DECODE, PREFILL, Deployment
 from flopwise.exports.exported import Files
 from flopwise.exports.kubernetes import Object
-from flopwise.exports.pools import pool_notes
 from flopwise.exports.replica import start_ends_s
 
 ALONE = {
@@ -32,18 +31,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def export(deployment: Deployment) -> Files:
     """`kubernetes.yaml`: Deployment, Service and PodDisruptionBudget; of pools each its own, and a router."""
-    commands = [serving.server(servers) for servers in deployment.pools]
-    files = parts.config_map(deployment, commands[0])
-    groups = [
-        (_deployment(servers, command), serving.disruption_budget(servers))
-        for servers, command in zip(deployment.pools, commands, strict=True)
-    ]
-    notes = [note for command in commands for note in command.assumptions]
-    notes += pool_notes(deployment, serving.routing(deployment)) if len(groups) > 1 else []
-    return parts.manifests(
-        "kubernetes.yaml", *files, *serving.weight_claims(deployment), *(objects for objects, _ in groups),
-        *serving.entrance(deployment), *(budget for _, budget in groups), assumptions=(*notes, *_notes(deployment)),
-    )  # fmt: skip
+    return serving.service_files("kubernetes.yaml", deployment, _deployment, _notes(deployment))
 
 
 def _spare(deployment: Deployment) -> int:

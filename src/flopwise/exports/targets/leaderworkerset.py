@@ -10,7 +10,6 @@ from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
 from flopwise.exports.kubernetes import Object
-from flopwise.exports.pools import pool_notes
 
 WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 """Label of a pod: its number in its replica; that of the leader is 0."""
@@ -25,22 +24,12 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def export(deployment: Deployment) -> Files:
     """`leaderworkerset.yaml`: LeaderWorkerSet, Service and PodDisruptionBudget of the leaders."""
-    commands, leader = [serving.server(servers) for servers in deployment.pools], {WORKER_INDEX: "0"}
-    groups = [
-        (_set(servers, command), serving.disruption_budget(servers, leader))
-        for servers, command in zip(deployment.pools, commands, strict=True)
-    ]
-    notes = [note for command in commands for note in command.assumptions]
-    notes += pool_notes(deployment, serving.routing(deployment)) if len(groups) > 1 else []
-    return parts.manifests(
-        "leaderworkerset.yaml", *parts.config_map(deployment, commands[0]), *serving.weight_claims(deployment),
-        *(objects for objects, _ in groups), *serving.entrance(deployment, leader), *(budget for _, budget in groups),
-        assumptions=(
-            *notes, *parts.placement_notes(deployment), *map(serving.start_note, deployment.pools),
-            "LeaderWorkerSet 0.8 or later is installed; a replica starts again as a whole when one of its pods does",
-            "machines of a replica are close together if their node pool has a placement group",
-        ),
+    notes = (
+        *parts.placement_notes(deployment), *map(serving.start_note, deployment.pools),
+        "LeaderWorkerSet 0.8 or later is installed; a replica starts again as a whole when one of its pods does",
+        "machines of a replica are close together if their node pool has a placement group",
     )  # fmt: skip
+    return serving.service_files("leaderworkerset.yaml", deployment, _set, notes, {WORKER_INDEX: "0"})
 
 
 def _set(deployment: Deployment, command: Command) -> Object:

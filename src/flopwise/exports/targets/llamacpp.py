@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
-from flopwise.exports.exported import Files
 from flopwise.exports.replica import (
     PLAIN,
     cache_room,
@@ -16,7 +15,7 @@ from flopwise.exports.replica import (
     engine_refusals,
     image,
 )
-from flopwise.exports.server import server_files, with_batch_client
+from flopwise.exports.server import with_batch_client
 from flopwise.exports.spec import PLACEHOLDERS
 
 PORT = 8080
@@ -96,8 +95,3 @@ def _draft(deployment: Deployment) -> list[str]:
     length = "--spec-ngram-simple-size-m" if how.kind == "ngram" else "--spec-draft-n-max"
     args = ["--spec-type", DRAFTS[how.kind], length, str(how.tokens)]
     return [*args, "--spec-draft-model", deployment.value("draft_path")] if how.id else args
-
-
-def export(deployment: Deployment) -> Files:
-    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests."""
-    return server_files(deployment, command(deployment))

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import PREFILL, Deployment
-from flopwise.exports.exported import Files
-from flopwise.exports.pools import pool_files, pool_refusals, router_command
+from flopwise.exports.pools import pool_refusals, router_command
 from flopwise.exports.replica import (
     PLAIN,
     caches_prefixes,
@@ -22,7 +21,7 @@ from flopwise.exports.replica import (
     queue_notes,
     weights_source,
 )
-from flopwise.exports.server import IDLE_S, on_each_machine, server_files, with_batch_client
+from flopwise.exports.server import IDLE_S, on_each_machine, with_batch_client
 from flopwise.serving.job import ServeJob
 
 PORT = 30000
@@ -50,8 +49,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
         yield from pool_refusals(deployment, refusals)
         return
     yield from engine_refusals(deployment, "sglang")
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     if job.kv_dtype.name not in CACHE and not (job.kv_dtype.name in PLAIN and job.weights.name in PLAIN):
         yield f"SGLang has no cache in {job.kv_dtype.name}: plan with --kv-dtype {', '.join(CACHE)}"
     how = draft_source(deployment)
@@ -61,8 +59,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def command(deployment: Deployment) -> Command:
     """The server of one replica; for a batch with the client that sends its share."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     source = weights_source(deployment, ONLINE)
     limit, notes = context_limit(deployment)
     args = ["python3", "-m", "sglang.launch_server", "--model-path", source.id, *_parallel(job)]
@@ -141,8 +138,7 @@ def _formats(job: ServeJob, online: tuple[str, ...]) -> list[str]:
 
 def _limits(deployment: Deployment, limit: int | None) -> list[str]:
     """Sequences of all attention replicas, tokens of a step and of a sequence, memory."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     most, step = deployment.candidate.layout["max_batch"] * int(job.layout.dp), job.software.prefill_tokens
     args = ["--max-running-requests", str(most), "--chunked-prefill-size", str(step)]
     args += [] if limit is None else ["--context-length", str(limit)]
@@ -160,10 +156,3 @@ def _draft(deployment: Deployment) -> list[str]:
     if how.kind != "ngram":
         args += ["--speculative-num-steps", str(how.tokens), "--speculative-eagle-topk", "1"]
     return [*args, "--speculative-num-draft-tokens", str(how.tokens + 1)]
-
-
-def export(deployment: Deployment) -> Files:
-    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests; of pools a script for each."""
-    if len(deployment.pools) > 1:
-        return pool_files(deployment, command, router(deployment))
-    return server_files(deployment, command(deployment))

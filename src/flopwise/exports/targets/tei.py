@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
-from flopwise.exports.exported import Files
 from flopwise.exports.replica import PLAIN, engine_refusals, from_hub, image, weights_source
-from flopwise.exports.server import server_files
 from flopwise.facts.software import platform
 
 PORT, METRICS_PORT = 3000, 9000
@@ -57,8 +55,3 @@ def _image(deployment: Deployment) -> str:
         return name
     before, _, version = name.rpartition(":")
     return f"{before}:{TAGS.get(str(device.compute_capability), '')}{version}"
-
-
-def export(deployment: Deployment) -> Files:
-    """`serve.sh` for one replica."""
-    return server_files(deployment, command(deployment))

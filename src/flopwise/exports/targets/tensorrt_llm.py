@@ -8,7 +8,6 @@ from typing import Any
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.emit import yaml_text
-from flopwise.exports.exported import Files
 from flopwise.exports.replica import (
     PLAIN,
     caches_prefixes,
@@ -20,7 +19,7 @@ from flopwise.exports.replica import (
     memory_frac,
     weights_source,
 )
-from flopwise.exports.server import server_files, with_batch_client
+from flopwise.exports.server import with_batch_client
 
 PORT = 8000
 CONFIG = "trtllm.yaml"
@@ -93,8 +92,3 @@ def _config(deployment: Deployment) -> dict[str, Any]:
             {"speculative_model_dir": how.id} if how.id else {}
         )
     return config
-
-
-def export(deployment: Deployment) -> Files:
-    """`serve.sh` with `trtllm.yaml` for one replica, or `run-batch.sh` for its share of the requests."""
-    return server_files(deployment, command(deployment))

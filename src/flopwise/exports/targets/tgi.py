@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import Deployment
-from flopwise.exports.exported import Files
 from flopwise.exports.replica import (
     PLAIN,
     TEMPLATE_TOKENS,
@@ -19,7 +18,7 @@ from flopwise.exports.replica import (
     longest_request,
     weights_source,
 )
-from flopwise.exports.server import server_files, with_batch_client
+from flopwise.exports.server import with_batch_client
 
 PORT = 3000
 ONLINE = {
@@ -84,8 +83,3 @@ def _tokens(deployment: Deployment, limit: int | None) -> list[str]:
         "--max-input-tokens", str(prompt), "--max-total-tokens", str(limit), "--max-batch-prefill-tokens", str(step),
         "--max-batch-total-tokens", str(max(running, limit)),
     ]  # fmt: skip
-
-
-def export(deployment: Deployment) -> Files:
-    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests."""
-    return server_files(deployment, command(deployment))

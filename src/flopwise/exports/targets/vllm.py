@@ -8,8 +8,7 @@ from typing import Any
 
 from flopwise.exports.command import Command
 from flopwise.exports.deployment import DECODE, PREFILL, Deployment
-from flopwise.exports.exported import Files
-from flopwise.exports.pools import pool_files, pool_refusals, router_command
+from flopwise.exports.pools import pool_refusals, router_command
 from flopwise.exports.replica import (
     PLAIN,
     WeightsSource,
@@ -25,7 +24,7 @@ from flopwise.exports.replica import (
     queue_notes,
     weights_source,
 )
-from flopwise.exports.server import BATCH_SHARE, IDLE_S, batch_places, on_each_machine, server_files
+from flopwise.exports.server import BATCH_SHARE, IDLE_S, batch_places, on_each_machine
 from flopwise.facts.software import BARE_KINDS
 from flopwise.serving.job import ServeJob
 
@@ -69,8 +68,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
         yield from pool_refusals(deployment, refusals)
         return
     yield from engine_refusals(deployment, "vllm")
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     tp, dp, ep = int(job.layout.tp), int(job.layout.dp), int(job.layout.ep)
     if ep not in {1, tp * dp}:
         yield (
@@ -89,8 +87,7 @@ def refusals(deployment: Deployment) -> Iterator[str]:
 
 def command(deployment: Deployment) -> Command:
     """The server of one replica, or the runner of its share of a batch."""
-    job = deployment.serving
-    assert job is not None
+    job = deployment.serve_job
     source = weights_source(deployment, ONLINE)
     limit, notes = context_limit(deployment)
     args = [*_parallel(job), *_formats(job, source), *_limits(deployment, limit), *_techniques(deployment)]
@@ -146,8 +143,7 @@ def _formats(job: ServeJob, source: WeightsSource) -> list[str]:
 
 def _limits(deployment: Deployment, limit: int | None) -> list[str]:
     """Sequences, tokens of a step, tokens of a sequence, memory."""
-    job, most = deployment.serving, deployment.candidate.layout["max_batch"]
-    assert job is not None
+    job, most = deployment.serve_job, deployment.candidate.layout["max_batch"]
     step = job.software.prefill_tokens
     if deployment.task == "encode":  # inputs are read whole, as many at once as the plan has
         step = max(step, most * job.context, limit or deployment.model.max_position or 0)
@@ -170,10 +166,10 @@ def _techniques(deployment: Deployment) -> list[str]:
         args += ["--speculative-config", json.dumps(config)]
     if away := offloaded_gib(deployment):
         args += ["--cpu-offload-gb", f"{away:g}"]
-    how_served = None if deployment.serving is None else deployment.serving.techniques
-    if how_served is not None and how_served.adapters:
-        rank = next(rank for rank in LORA_RANKS if rank >= how_served.adapter_rank)
-        args += ["--enable-lora", "--max-loras", str(how_served.adapters), "--max-lora-rank", str(rank)]
+    techniques = deployment.serve_job.techniques
+    if techniques.adapters:
+        rank = next(rank for rank in LORA_RANKS if rank >= techniques.adapter_rank)
+        args += ["--enable-lora", "--max-loras", str(techniques.adapters), "--max-lora-rank", str(rank)]
     if deployment.pool:
         config = {"kv_connector": CONNECTOR, "kv_role": ROLES[deployment.pool]}
         args += ["--kv-transfer-config", json.dumps(config)]
@@ -185,8 +181,7 @@ def _techniques(deployment: Deployment) -> list[str]:
 
 def _machines(deployment: Deployment) -> str:
     """Further options of the command on each of a replica's machines."""
-    job, nodes = deployment.serving, deployment.nodes_per_replica
-    assert job is not None
+    job, nodes = deployment.serve_job, deployment.nodes_per_replica
     local = int(job.layout.dp) // nodes
     workers = '$([ "$NODE_RANK" = 0 ] || echo --headless)'
     if int(job.layout.dp) % nodes == 0:
@@ -201,13 +196,6 @@ def _plugin_notes(job: ServeJob) -> tuple[str, ...]:
     """The package that the weights' format needs beside vLLM."""
     package = "vllm-gguf-plugin" if job.weights.kind == "gguf" else PLUGINS.get(job.weights.name)
     return () if package is None else (f"weights in {job.weights.name} need the package {package} in the image",)
-
-
-def export(deployment: Deployment) -> Files:
-    """`serve.sh` for one replica, or `run-batch.sh` for its share of the requests; of pools a script for each."""
-    if len(deployment.pools) > 1:
-        return pool_files(deployment, command, router(deployment))
-    return server_files(deployment, command(deployment))
 
 
 OF_A_SERVER = {"--host", "--port", "--enable-metrics", "--model"}

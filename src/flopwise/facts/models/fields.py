@@ -218,19 +218,17 @@ class Fields:
         """Another configuration, of the same classes."""
         return Fields(given, model_type, where, nested=nested, classes=self._classes)
 
-    def heads(
-        self, width: int, heads_key: str = "num_attention_heads", kv_key: str = "num_key_value_heads"
-    ) -> tuple[int, int, int]:
+    def heads(self, width: int, kv_key: str = "num_key_value_heads") -> tuple[int, int, int]:
         """Query heads, key-value heads and head dimension; refuses heads that do not divide."""
-        heads = self.size(heads_key)
+        heads = self.size("num_attention_heads")
         value = self.value(kv_key)
         kv_heads = heads if value is None else self._whole(kv_key, value, 1, MAX_SIZE)
         if heads % kv_heads:
-            raise self.wrong(kv_key, kv_heads, f"it must divide {heads_key} = {heads}")
+            raise self.wrong(kv_key, kv_heads, f"it must divide num_attention_heads = {heads}")
         head_dim = self.maybe("head_dim")
         if head_dim is None:
             if width % heads:
-                allowed = f"it must be a multiple of {heads_key} = {heads}, or head_dim be given"
+                allowed = f"it must be a multiple of num_attention_heads = {heads}, or head_dim be given"
                 raise self.wrong("hidden_size", width, allowed)
             head_dim = width // heads
         return heads, kv_heads, head_dim

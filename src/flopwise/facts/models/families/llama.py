@@ -182,7 +182,7 @@ def standard_attention(c: Fields, t: Traits) -> Attention:
 
 def language_model(
     c: Fields, rows: list[Items], names: list[str] | None = None, *, traits: Traits = NO_BIASES, before: Items = (),
-    tied: bool = True, notes: tuple[str, ...] = (),
+    tied: bool = True,
 ) -> Model:  # fmt: skip
     """A decoder of the `rows` given, with embedding, final norm and head; `tied` where the configuration is silent."""
     width, vocab = c.size("hidden_size"), c.size("vocab_size")
@@ -194,7 +194,7 @@ def language_model(
         tied=c.flag("tie_word_embeddings", default=tied), head_bias=flag(c, traits.head_bias),
     )  # fmt: skip
     positions = c.maybe("max_position_embeddings")
-    return Model(kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions, notes=notes)
+    return Model(kind="decoder", stacks=(stack,), vocab=vocab, max_position=positions)
 
 
 def add_predictors(c: Fields, model: Model, blocks: list[Items], depth: int = 1) -> Model:
