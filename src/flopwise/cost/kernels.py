@@ -625,28 +625,30 @@ def attention_s(rates: Rates, work: Work, elements: Elements = PLAIN) -> Timing:
 
     Source: the two functions above. Assumes: MLA unfolds its latent for prefill and runs on it in decoding.
     """
-    per_pair = 2.0 * work.heads * (work.qk_dim + work.v_dim)
-    forward = work.batch * work.pairs * per_pair
+    few = np.asarray(work.query) <= DECODE_QUERIES
+    if few.all():
+        return _decoding_s(rates, work, elements)
+    forward = work.batch * work.pairs * (2.0 * work.heads * (work.qk_dim + work.v_dim))
     rounds = work.causal_flops / np.maximum(forward, 1.0)
-    window = work.window if work.window is not None else np.inf
-    latent = work.latent_dim
-    unfolded = Heads(work.heads, work.kv_heads, work.qk_dim, work.v_dim, latent is not None)
-    context = np.minimum(work.context, window)
+    context = np.minimum(work.context, work.window if work.window is not None else np.inf)
+    unfolded = Heads(work.heads, work.kv_heads, work.qk_dim, work.v_dim, work.latent_dim is not None)
     prefill = prefill_attention_s(rates, unfolded, work.pairs, work.batch, work.query, context, elements)
     prefill = Timing(prefill.seconds * rounds, prefill.compute_s * rounds, prefill.memory_s * rounds)
-    few = np.asarray(work.query) <= DECODE_QUERIES
     if not few.any():
         return prefill
+    return Timing(*(np.where(few, d, p) for d, p in zip(_decoding_s(rates, work, elements), prefill, strict=True)))
+
+
+def _decoding_s(rates: Rates, work: Work, elements: Elements) -> Timing:
+    """Seconds of an attention `Work` of few queries a sequence."""
+    latent = work.latent_dim
     if latent is None:
-        heads = unfolded
+        heads = Heads(work.heads, work.kv_heads, work.qk_dim, work.v_dim)
         read = work.kv_elems / (np.maximum(work.batch * work.kv_heads, 1.0) * max(1, work.qk_dim + work.v_dim))
     else:
         heads = Heads(work.heads, 1, latent, latent, latent=True)
         read = work.kv_elems / np.maximum(work.batch * float(latent), 1.0)
-    decode = decode_attention_s(rates, heads, work.batch, read, elements, query=work.query)
-    if few.all():
-        return decode
-    return Timing(*(np.where(few, d, p) for d, p in zip(decode, prefill, strict=True)))
+    return decode_attention_s(rates, heads, work.batch, read, elements, query=work.query)
 
 
 SCORE_PASSES = 6.0

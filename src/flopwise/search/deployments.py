@@ -59,7 +59,7 @@ KEPT_SIZED = 512
 """Answers of `sized_replicas` that are kept: what services alike are searched on one after another."""
 KEPT_TOGETHER = 32
 """Joined replicas that are kept: those of a question that differs from the last one in rate, targets or prices."""
-JOINED_ROWS = 2**13
+JOINED_ROWS = 2**14
 """Rows of replicas that are timed at once: a formula takes them in one piece, whose results a cache holds."""
 READ_TOGETHER = 64
 """Replicas of so many questions are read from their curves at once: their tables fit a cache of a few megabytes."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flopwise import values
 from flopwise.cost.fabric import Fabric
-from flopwise.cost.kernels import DOT, KEYS, PACKED_16, PACKING, PORTED, STREAMS, UNPACKED
+from flopwise.cost.kernels import DOT, KEYS, PACKED_16, PACKING, PLAIN_PRODUCTS, PORTED, STREAMS, TILES, UNPACKED
 from flopwise.cost.rates import Rates, precision, together
 from flopwise.facts.architecture import Item
 from flopwise.facts.software import Engine
@@ -84,14 +84,24 @@ def _device(machine: Runner) -> tuple[object, ...]:
     fractions = [precision(dtype).rate for dtype in dtypes]
     packing = [PACKING.get(kind, PACKED_16) for kind in kinds]
     packed = any(own.value[name] for name in {*PACKING.values(), PACKED_16})
+    formats = dict.fromkeys((machine.dtype, machine.dtype if machine.eight is None else machine.eight.dtype))
     return (
         rates.is_host, rates.compiles, rates.matrix_unit_dim, on_intel(rates), rates.is_host and bool(rates.l2_bytes),
         tuple(kind in rates.peak for kind in kinds), bool(rates.peak.get("fp32")),
         "fp8" in rates.peak if machine.kv_dtype.name.startswith("fp8") else None,
         tuple(map(kinds.index, kinds)), tuple(map(fractions.index, fractions)), tuple(packing) if packed else (),
         bool(own.value.get(DOT)), *(own.value.get(name) is None for name in (KEYS, STREAMS)),
-        machine.dtype if PORTED + machine.dtype in own.value else "",
+        tuple(PORTED + dtype for dtype in formats if PORTED + dtype in own.value),
+        tuple(PLAIN_PRODUCTS + dtype for dtype in formats if PLAIN_PRODUCTS + dtype in own.value),
+        *_figures_of_fp8(machine),
     )  # fmt: skip
+
+
+def _figures_of_fp8(machine: Runner) -> tuple[bool, ...]:
+    """Of each figure for products in fp8 alone: True if the device has it, and if a step multiplies in fp8 there."""
+    value, p = machine.own_rates.value, precision(machine.dtype)
+    splits, wider = value["fp8_splits_k"] > 0, value["expert_rows"] > TILES[-1][0]
+    return splits, splits and p.rate == "fp8", wider, wider and p.peak == "fp8"
 
 
 def _formulas(machine: Runner) -> tuple[object, ...]:

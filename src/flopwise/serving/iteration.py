@@ -990,12 +990,12 @@ def _works(group: Group, load: StepLoad, cut: Split, ranks: _ExpertRanks, *, ins
     is described, since the others wait for it.
     """
     first = group[0]
-    per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
     if isinstance(first, Attend | Recurrence):
         parts: list[tuple[Ints, Ints, Floats]] = []  # sequences, new tokens of each, and what these see
         if np.any(load.decode_batch):
             parts.append((load.decode_batch, load.decode_tokens, load.decode_context))
         if np.any(load.prefill_tokens):
+            per_prompt = load.prefill_tokens / np.maximum(load.prompts, 1e-9)
             parts.append((load.prompts, per_prompt, np.maximum(load.prefill_context, per_prompt)))
         shapes = (Shape(batch=b, query=q, context=c, encoder=load.encoder) for b, q, c in parts)
         works = (item_work(first, shape, cut) for shape in shapes)

@@ -204,7 +204,8 @@ class FastFleet:
             come = bisect_right(self.requests["come"], self.now_ps, start, end) - start
         for line in (MOVING, TURNS):
             first, size, _ = self.lines[line].tolist()
-            come += int(np.count_nonzero(self.queues["time"][line, first : first + size] <= self.now_ps))
+            if size:
+                come += int(np.count_nonzero(self.queues["time"][line, first : first + size] <= self.now_ps))
         return come
 
 
