@@ -662,6 +662,18 @@ def test_a_replica_has_the_front_end_of_its_engine() -> None:
         replace(found.cost, stream_ps=-1)
 
 
+def test_engines_that_plan_ahead_leave_the_device_idle_as_long_as_traces_show() -> None:
+    """vLLM pull request 11133: 150 to 170 us between two steps; TensorRT-LLM issue 13957: 580 with 64 sequences."""
+    engines = {name: load_facts().engine(name) for name in ("vllm", "vllm-2026", "sglang", "tensorrt-llm")}
+    assert all(engine.plans_ahead for engine in engines.values())
+    assert all(engine.step_s == pytest.approx(160e-6, rel=0.3) for engine in engines.values())
+    busy = engines["tensorrt-llm"]
+    assert busy.step_s + 64 * busy.sequence_s == pytest.approx(580e-6, rel=0.2)
+    waiting = load_facts().engine("vllm-2025")
+    assert not waiting.plans_ahead
+    assert waiting.step_s > 4 * busy.step_s
+
+
 def test_an_engine_of_small_kernels_takes_as_many_cycles_a_layer_on_each_nvidia_device() -> None:
     """What takes 20 us at 2 GHz takes 20 x 2 / 1.53 at the V100's boost clock."""
     plain, load = plain_runner(local=True), StepLoad(decode_batch=1, decode_context=100)
