@@ -54,6 +54,9 @@ AHEAD = (*VLLM, *SGLANG, "tensorrt-llm")
 """Those of them that plan a step while the one ahead runs (`plans_ahead` of data/engines.json): the device waits for
 less of what each sequence takes. vLLM's newest prepares steps on the device (pull request 44443, Model Runner V2, the
 default of dense models since July 2026, and of all since 0.29)."""
+GAP = 0.16e-3
+"""Between captured steps that are planned ahead: 150 to 170 us (vLLM pull request 11133), no more than a minor gap
+(SGLang's blog on 0.4), 580 us with what 64 sequences take (TensorRT-LLM issue 13957)."""
 WAITING = tuple(name for name in GRAPHS if name not in AHEAD)
 OLD_VLLM = ("vllm-v0", "vllm-2024", "vllm-2023")
 BATCH = (*OLD_VLLM, "deepspeed-mii")
@@ -74,7 +77,8 @@ CONSTANTS = (
     _engine("experts_s", ("vllm-2025", *OLD_VLLM), 50e-6, 1e-6, 4e-4, 1.0),
     _engine("experts_s", SGLANG, 30e-6, 1e-6, 4e-4, 1.0),
     _engine("experts_s", (*NOW, *THEN), 30e-6, 1e-6, 4e-4, 1.0),
-    _engine("step_s", (*GRAPHS, *TRT, "deepspeed-inference"), 1e-3, 0.05e-3, 5e-3),
+    _engine("step_s", AHEAD, GAP, 0.02e-3, 5e-3),
+    _engine("step_s", (*WAITING, *TRT, "deepspeed-inference"), 1e-3, 0.05e-3, 5e-3),
     _engine("step_s", BATCH, 3e-3, 0.1e-3, 1e-2),
     _engine("sequence_s", ("vllm",), 5e-6, 0.1e-6, 2e-4, 1.0),
     _engine("sequence_s", tuple(name for name in AHEAD if name != "vllm"), 5e-6, 0.1e-6, 2e-4, 1.0),

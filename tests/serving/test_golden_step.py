@@ -662,6 +662,35 @@ def test_a_replica_has_the_front_end_of_its_engine() -> None:
         replace(found.cost, stream_ps=-1)
 
 
+def test_a_sum_that_normalises_too_saves_the_start_of_the_pass_behind_it() -> None:
+    """TensorRT-LLM, AllReduceFusionOp.RESIDUAL_RMS_NORM: two sums a layer, each with the norm behind it."""
+    load, two = StepLoad(decode_batch=1, decode_context=100), ServingLayout(tp=2)
+    joined = replace(ENGINE, sums_normalise=True, hidden_frac=0.25)
+    apart = replace(joined, sums_normalise=False)
+    plain = plain_runner()
+    chip = replace(plain.rates, value={**plain.rates.value, "kernel_s": 2e-6})
+
+    def own_s(engine: Any, layout: ServingLayout) -> float:
+        return float(np.asarray(replace(plain, engine=engine, rates=chip).step(load, layout).seconds))
+
+    assert own_s(apart, two) - own_s(joined, two) == pytest.approx(LAYERS * 2 * 0.75 * 2e-6, rel=1e-6)
+    assert own_s(joined, ONE) == own_s(apart, ONE)
+    engines = [load_facts().engine(name).sums_normalise for name in ("tensorrt-llm", "tensorrt-llm-v0", "vllm")]
+    assert engines == [True, False, False]
+
+
+def test_engines_that_plan_ahead_leave_the_device_idle_as_long_as_traces_show() -> None:
+    """vLLM pull request 11133: 150 to 170 us between two steps; TensorRT-LLM issue 13957: 580 with 64 sequences."""
+    engines = {name: load_facts().engine(name) for name in ("vllm", "vllm-2026", "sglang", "tensorrt-llm")}
+    assert all(engine.plans_ahead for engine in engines.values())
+    assert all(engine.step_s == pytest.approx(160e-6, rel=0.3) for engine in engines.values())
+    busy = engines["tensorrt-llm"]
+    assert 1 / 1.5 < (busy.step_s + 64 * busy.sequence_s) / 580e-6 < 1.5
+    waiting = load_facts().engine("vllm-2025")
+    assert not waiting.plans_ahead
+    assert waiting.step_s > 4 * busy.step_s
+
+
 def test_an_engine_of_small_kernels_takes_as_many_cycles_a_layer_on_each_nvidia_device() -> None:
     """What takes 20 us at 2 GHz takes 20 x 2 / 1.53 at the V100's boost clock."""
     plain, load = plain_runner(local=True), StepLoad(decode_batch=1, decode_context=100)

@@ -488,6 +488,9 @@ class Engine(Software):
     grouped_decode: bool  # decoding reads the cache once for all query heads that share it
     copies_cache: bool = False  # each step copies the cache to append to it, and for each query head that shares it
     dots_bytes: bool = False  # few rows are multiplied with packed weights as integers, four bytes an instruction
+    sums_source: str = ""  # of the kernels that add up what tensor-parallel ranks have
+    sums_date: str = ""
+    sums_normalise: bool = False  # they add the residual and normalise, too
     split_s: float = 0.0  # host time a device and product where ranks share nothing but products, one after another
     attention_source: str = ""  # of attention over prompts and over what decodes in one call
     attention_date: str = ""

@@ -288,9 +288,10 @@ class JoinedReplicas:
         drafts = [machine.draft for machine in every if isinstance(machine, TechniqueRunner) and machine.draft]
         stacks = [one.model.stacks[0] for one in (every[0], *drafts[:1])]
         norms = any(norms_over_ranks(kind.items) for stack in stacks for kind in stack.kinds)
+        starts = norms or any(machine.engine.sums_normalise for machine in every)
         by_links: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for number, machine in enumerate(every):
-            starts_s = machine.own_rates.value["kernel_s"] if norms else None  # between the halves of such a norm
+            starts_s = machine.own_rates.value["kernel_s"] if starts else None  # between halves of a norm, or saved
             by_links[machine.fabric.form, starts_s].append(number)
         self.order = [number for group in by_links.values() for number in group]
         sizes = [np.size(several[number].job.layout.tp) for number in self.order]

@@ -763,7 +763,8 @@ class Runner:
         sum what comes out.
 
         Norms over all heads (MiniMax-M2, OLMo 2) sum their squares over the ranks that hold them, in one message of
-        four bytes for each norm and token, which parts a kernel in two.
+        four bytes for each norm and token, which parts a kernel in two. Where the kernel that sums adds the residual
+        and normalises, too, the pass behind it starts no kernel of its own (`sums_normalise` of data/engines.json).
 
         Source: Shoeybi et al. 2019 (arXiv:1909.08053) section 3; DeepSeek-V3 report (arXiv:2412.19437) section 3.4;
         vLLM pull request 31493 (one all-reduce for the norms of queries and keys); DeepEP, docs/legacy.md (normal and
@@ -784,6 +785,9 @@ class Runner:
             return all_reduce_s(self.fabric, nbytes, split.tp, direct=self.direct, groups=groups)
 
         each_s = summed_s(tokens * width * self.plain_bytes)
+        if self.engine.sums_normalise:
+            start_s = (1.0 - self.engine.hidden_frac) * self.own_rates.value["kernel_s"]
+            each_s = np.where(np.asarray(split.tp) > 1, np.maximum(each_s - start_s, 0.0), each_s)
         found, shared = list[Floats](), dict[Experts, Floats]()
         for items in kinds:
             experts = [i for i in items if isinstance(i, Experts) and i.shard == "row"]
