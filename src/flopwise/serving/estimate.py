@@ -180,8 +180,10 @@ class Draw(NamedTuple):
     def watts(self, limit_w: float) -> float:
         """Mean draw of one of them, with a power limit of `limit_w`."""
         step, running = self.step, self.running_frac / _number(self.step.seconds)
-        parts = (step.compute_s + step.conversion_s, step.memory_s, step.communication_s)
-        return float(device_watts(limit_w, *(_number(part) * running for part in parts)))
+        computing_s = step.compute_s + step.conversion_s
+        parts_s = (computing_s, step.memory_s, step.communication_s)
+        compute, memory, wires = (_number(part) * running for part in parts_s)
+        return float(device_watts(limit_w, compute, memory, wires))
 
 
 class JobSteady:

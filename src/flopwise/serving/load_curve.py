@@ -149,7 +149,7 @@ def _sweep_point(value: int, estimate: ServeEstimate, replicas: int) -> SweepPoi
     """The point of an estimate of one replica, of which there are `replicas`."""
     tokens, tpot = estimate.output_tokens_per_s, estimate.further_token_s
     rate = estimate.requests_per_s if tokens is None else tokens.value
-    hourly = estimate.usd_per_hour
+    hourly, per_s = estimate.usd_per_hour, estimate.requests_per_s
     same = ("e2e_s", "mfu_frac", "bound", "usd_per_million_input_tokens", "usd_per_million_output_tokens")
     return SweepPoint(
         value=value,
@@ -160,7 +160,7 @@ def _sweep_point(value: int, estimate: ServeEstimate, replicas: int) -> SweepPoi
         tokens_per_s_per_gpu=rate / estimate.num_gpus,
         tokens_per_s_per_user=None if tpot is None else 1 / tpot.value,
         roofline_frac=min(1.0, estimate.roofline_frac),
-        usd_per_million_requests=None if hourly is None else usd_per_million_tokens(hourly, estimate.requests_per_s),
+        usd_per_million_requests=None if hourly is None else float(usd_per_million_tokens(hourly, per_s)),
         **{name: getattr(estimate, name) for name in same},
     )
 
