@@ -97,8 +97,6 @@ def some_cost(rng: Generator, unit: int) -> StepCost:
         decode_tokens=int(rng.integers(1, MOST_DRAFTED)),
         tokens_after_launch=bool(rng.integers(2)),
         beyond_ps=(unit * int(rng.choice([0, 50, 10**4])), unit * int(rng.integers(3))),
-        graph_batch=int(rng.integers(3)),
-        outgrown_ps=unit * int(rng.choice([0, 50, 10**4])),
     )
 
 

@@ -13,11 +13,9 @@ from flopwise.values import dataclass
 LARGEST_PS = PS * 3600
 """No entry of a table may be longer than an hour, so that sums stay far below 2**63."""
 (
-    STEP, TOKEN, PAIR, NEAR_PAIR, DECODE_TOKENS, LAUNCH, LAUNCH_DECODING, GRAPH_TOKENS, BEYOND, BEYOND_DECODING,
-    BESIDE, GRAPH_BATCH, OUTGROWN,
-) = range(13)  # fmt: skip
-"""Places in `StepCost.scalars`: of `prefill`, `decode_tokens`, `launch_ps`, `graph_tokens`, `beyond_ps`, `beside`,
-`graph_batch` and `outgrown_ps`."""
+    STEP, TOKEN, PAIR, NEAR_PAIR, DECODE_TOKENS, LAUNCH, LAUNCH_DECODING, GRAPH_TOKENS, BEYOND, BEYOND_DECODING, BESIDE
+) = range(11)  # fmt: skip
+"""Places in `StepCost.scalars`: of `prefill`, `decode_tokens`, `launch_ps`, `graph_tokens`, `beyond_ps`, `beside`."""
 
 
 def step_ps(
@@ -55,8 +53,6 @@ def step_ps(
         else:
             least = scalars[BEYOND] + (scalars[BEYOND_DECODING] if batch > 0 else 0)
         total = max(total, least)
-    elif batch > scalars[GRAPH_BATCH]:
-        total = max(total, scalars[OUTGROWN])
     return total
 
 
@@ -78,16 +74,13 @@ class StepCost:
     launch_ps: tuple[int, int] = (0, 0)  # least of a step with prompts, and what is added if sequences decode in it
     graph_tokens: int = 0  # tokens of a step up to which `launch_ps` holds
     beyond_ps: tuple[int, int] = (0, 0)  # `launch_ps` of a step with more
-    graph_batch: int = 0  # sequences of the largest step that only decodes and is not launched
-    outgrown_ps: int = 0  # least of a step that decodes more
     tokens_after_launch: bool = False  # first tokens wait until the next step of prompts is launched, if one follows
     beside: int = 0  # place in the columns by sequences from which on they are of steps with prompts; 0: as of others
 
     @property
     def scalars(self) -> tuple[int, ...]:
         """The scalars that `step_ps` takes in addition to the tables."""
-        launches = (*self.launch_ps, self.graph_tokens, *self.beyond_ps, self.beside)
-        return (*self.prefill, self.decode_tokens, *launches, self.graph_batch, self.outgrown_ps)
+        return (*self.prefill, self.decode_tokens, *self.launch_ps, self.graph_tokens, *self.beyond_ps, self.beside)
 
     @property
     def batches(self) -> int:
@@ -113,7 +106,7 @@ class StepCost:
             raise SpecError("decode_ps, cached_ps and window_ps must be of one length: the largest batch plus one")
         if 2 * self.beside not in (0, len(self.decode_ps)):
             raise SpecError(f"beside {self.beside} is out of range; allowed: 0, or half the length of decode_ps")
-        others = np.asarray((*self.prefill, *self.launch_ps, *self.beyond_ps, self.outgrown_ps))
+        others = np.asarray(self.prefill + self.launch_ps + self.beyond_ps)
         columns = (self.tokens_ps, self.decode_ps, self.cached_ps, self.window_ps, others)
         if any(np.any(c < 0) or np.any(c > LARGEST_PS) for c in columns) or min(self.window, *self.front_scalars) < 0:
             raise SpecError("a step cost is out of range; allowed: 0 up to an hour of picoseconds")

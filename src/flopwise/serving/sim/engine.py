@@ -340,12 +340,13 @@ def _step_cost(
     batch, graph_tokens = np.arange(1, max_batch + 1), runner.engine.prompt_graph_tokens
     rests = timed.rests(grid, batch, np.array([1, graph_tokens + 1]))
     tokens_s = np.interp(np.arange(1, most + 1), grid, rests.tokens_s)
-    decoding = [timed.decode_s(batch, context, tokens_s, rests.rows_s)]
+    fixed_s, *slopes = timed.decode_s(batch, context, tokens_s, rests.rows_s)
+    decoding = [(fixed_s + timed.outgrown_s(batch), *slopes)]
     if shares_calls(runner.engine, runner.model, runner.kv_dtype) or decodes_in_blocks(runner.engine, runner.model):
         rows_s = timed.rows_s(batch, beside_prompts=True)
         decoding.append(timed.decode_s(batch, context, tokens_s, rows_s, beside_prompts=True))
     decode, cached, window = (np.concatenate([_table(part) for part in parts]) for parts in zip(*decoding, strict=True))
-    (launch_ps, beyond_ps), (graph_batch, outgrown_ps) = rests.launch_ps, timed.outgrown()
+    launch_ps, beyond_ps = rests.launch_ps
     return StepCost(
         tokens_ps=np.maximum(_table(tokens_s), 1) * (np.arange(most + 1) > 0), decode_ps=decode,
         cached_ps=cached, window_ps=window, window=timed.window, beside=len(decode) - max_batch - 1,
@@ -353,7 +354,7 @@ def _step_cost(
         decode_tokens=timed.each, front_ps=round(runner.engine.front_s * PS),
         front_token_ps=round(runner.engine.front_token_s * PS), stream_ps=round(runner.engine.stream_s * PS),
         launch_ps=launch_ps, graph_tokens=graph_tokens, beyond_ps=beyond_ps,
-        graph_batch=graph_batch, outgrown_ps=outgrown_ps, tokens_after_launch=runner.engine.tokens_after_launch,
+        tokens_after_launch=runner.engine.tokens_after_launch,
     )  # fmt: skip
 
 
@@ -499,25 +500,19 @@ class _Timed:
         )
         return _Rests(tokens_s, rows_s, self._launch_ps(own, launches, len(launched)))
 
-    def outgrown(self) -> tuple[int, int]:
-        """Sequences up to which a step that only decodes is captured, and the least time of one that decodes more.
+    def outgrown_s(self, batch: Array) -> Array:
+        """What steps that decode alone, and more sequences than graphs hold, wait for their launches.
 
-        Source: `flopwise.serving.iteration.Runner.largest_graph`. Assumes: as of `_launch_ps`; no matter how many more.
+        Source: `flopwise.serving.iteration.Runner.largest_graph`. Assumes: as long as with 1024 tokens cached of
+        each, as `rests`: with more, the device is busy longer, so that they wait less. None where drafts are verified.
         """
-        machine, most = self.given, int(self.given.largest_graph(self.layout))
-        if not (most and machine.engine.graphs):
-            return 0, 0
-        load = StepLoad(decode_batch=most + 1.0, decode_context=most + 1.0)
-        step, _ = self.runner.device_step(load, self.layout)
-        return most, round(float(self._least_s(step, load)) * PS)
-
-    def _least_s(self, step: StepTime, load: StepLoad) -> Floats:
-        """The least time of steps whose operations are launched one by one; 0 where none are."""
-        machine = self.given
-        launching_s = machine.launching_s(step, load, self.layout)
-        hops_s = machine.pipeline_s(load, self.layout, machine.model.stacks[0].width)
-        least_s = launching_s + hops_s + machine.between_steps_s(load, self.layout, step.read_bytes)
-        return np.where(launching_s > 0, least_s, 0.0)
+        if self.whole is not None or not np.any(self.given.largest_graph(self.layout)):
+            return np.zeros(len(batch))
+        sizes = {name: getattr(self.given.engine, name) for name in ("graph_batch", "wide_graph_batch")}
+        limited = replace(self.runner, engine=replace(self.runner.engine, **sizes))
+        load = StepLoad(decode_batch=batch, decode_context=1024, only_seconds=True)
+        step, captured = (np.asarray(one.step(load, self.layout).seconds) for one in (limited, self.runner))
+        return np.maximum(step - captured, 0.0)
 
     def _launch_ps(self, step: StepTime, load: StepLoad, count: int) -> list[tuple[int, int]]:
         """Least time of steps with so many tokens of prompts or more, and what is added if sequences decode in them.
@@ -525,9 +520,13 @@ class _Timed:
         It is what the host takes to launch the operations that graphs do not hold, and what nothing hides, as of
         `StepCost.launch_ps`: none where nothing is launched. Of `count` prompts those alone, and those that decode.
         """
-        if not self.given.engine.graphs:
+        machine = self.given
+        if not machine.engine.graphs:
             return [(0, 0)] * count
-        few_s, many_s = np.reshape(self._least_s(step, load), (2, count))
+        launching_s = machine.launching_s(step, load, self.layout)
+        hops_s = machine.pipeline_s(load, self.layout, machine.model.stacks[0].width)
+        least_s = launching_s + hops_s + machine.between_steps_s(load, self.layout, step.read_bytes)
+        few_s, many_s = np.where(launching_s > 0, least_s, 0.0).reshape(2, count)
         return [(round(few * PS), round((many - few) * PS)) for few, many in zip(few_s, many_s, strict=True)]
 
     def tokens_s(self, tokens: Array) -> Array:
