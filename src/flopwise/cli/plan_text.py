@@ -10,7 +10,7 @@ from typing import Any
 from flopwise import units
 from flopwise.cli.charts import Axis, Series, chart
 from flopwise.cli.parts import bullets, network_table
-from flopwise.cli.render import Screen, decimal, heading, known, pairs, table
+from flopwise.cli.render import Screen, decimal, heading, known_text, pairs, table
 from flopwise.errors import SpecError
 from flopwise.facts.offers import UNDATED, beside_date, days_old, retirement_note
 from flopwise.search.answer import (
@@ -226,7 +226,7 @@ def _latency(c: Candidate, figure: str, percentile: str | None) -> str | None:
     value = None if c.is_hosted else value
     if percentile is not None:
         value = None if c.simulated is None else getattr(c.simulated, figure).get(percentile)
-    return known(value, units.format_seconds)
+    return known_text(value, units.format_seconds)
 
 
 def _note(c: Candidate, today: date | None = None) -> str:
@@ -485,7 +485,7 @@ def _levers(plan: Plan, paper: Screen) -> str:
     rows = [
         (
             one.change,
-            *(known(ratio, units.format_change) for ratio in (one.memory, one.seconds, one.cost)),
+            *(known_text(ratio, units.format_change) for ratio in (one.memory, one.seconds, one.cost)),
             "yes" if one.fits else "no",
             one.note,
         )

@@ -45,7 +45,7 @@ _CODES = re.compile(r"\x1b\[\d+m")
 _PAINTED = re.compile(r"(\x1b\[\d+m)(.*)(\x1b\[0m)")
 
 
-def known(value: T | None, shown: Callable[[T], str]) -> str | None:
+def known_text(value: T | None, shown: Callable[[T], str]) -> str | None:
     """A value as text, and None, which tables and pairs have no text for, where it is not known."""
     return None if value is None else shown(value)
 

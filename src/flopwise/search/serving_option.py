@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -38,9 +38,6 @@ from flopwise.serving.techniques import layer_bytes, request_work, runner
 from flopwise.units import HOUR_S, HOURS_PER_MONTH
 from flopwise.values import dataclass, kept_by_identity, replace
 
-if TYPE_CHECKING:
-    from flopwise.search.option_table import OptionTable
-
 LATENCIES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "e2e_s"}
 """The column of each target's latency."""
 
@@ -71,6 +68,46 @@ class SharedEstimates:
     machines: tuple[Floats, Floats] | None = None  # `ServingOption.machines_frac`
 
 
+class Estimates(Protocol):
+    """Estimated figures of rows with their measured errors: those of an option, or of several in one column."""
+
+    @property
+    def latencies(self) -> dict[str, Floats]:
+        """Each latency, at the percentile of its target."""
+
+    @property
+    def least_s(self) -> dict[str, Floats]:
+        """The lower bound of each latency at datasheet rates, in s."""
+
+    @property
+    def bands(self) -> Mapping[str, Lognormal]:
+        """Lognormal of the first token, of each further one, and of the throughput."""
+
+    @property
+    def decodes(self) -> bool:
+        """True if answers are generated token by token."""
+
+    @property
+    def tokens_per_s(self) -> Floats:
+        """Tokens that all replicas make."""
+
+    @property
+    def start_s(self) -> Floats:
+        """Seconds that a batch job pays before its first request."""
+
+    @property
+    def seconds(self) -> Floats:
+        """Of the batch job."""
+
+    @property
+    def cost_usd(self) -> Floats:
+        """Of a month, or of the batch job."""
+
+    @property
+    def machine_loads(self) -> MachineLoads:
+        """The share of its machines that a service fills."""
+
+
 def limits_key(workload: Resolved) -> Hashable:
     """The same of workloads whose estimated odds are the same where their figures are."""
     return (*latency_targets(workload).values(), workload.tokens_per_s, workload.deadline_s)
@@ -86,7 +123,7 @@ def latency_odds(
     return np.asarray(probability_at_most(bands[name], seconds, limit_s, floor=least_s))
 
 
-def estimated_odds(one: ServingOption | OptionTable, workload: Resolved) -> ByTarget:
+def estimated_odds(one: Estimates, workload: Resolved) -> ByTarget:
     """The odds of what does not depend on prices."""
     odds: ByTarget = {}
     for name, target in latency_targets(workload).items():
@@ -144,7 +181,7 @@ class MachineLoads(NamedTuple):
         return np.where(most < self.instances, np.inf, self.filled * self.instances / np.maximum(most, 1.0))
 
 
-def with_budget(one: ServingOption | OptionTable, odds: ByTarget, workload: Resolved) -> ByTarget:
+def with_budget(one: Estimates, odds: ByTarget, workload: Resolved) -> ByTarget:
     """The odds with those of the budget, where there is one: that of a service pays the machines that it will need."""
     if workload.budget_usd is None:
         return odds

@@ -12,7 +12,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.options import add, flags
 from flopwise.cli.progress import Progress
-from flopwise.cli.render import Screen, heading, known, table
+from flopwise.cli.render import Screen, heading, known_text, table
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import FILE, name
 
@@ -80,7 +80,7 @@ def _report(done: Backtest, by: tuple[str, ...], paper: Screen) -> Iterator[str]
         yield table(
             ["row", "quantity", ">measured", ">predicted", ">10 %", ">90 %", "unit", ">error"],
             [
-                (p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, known(p.error, _signed_percent))
+                (p.id, p.quantity, p.measured, p.predicted, p.low, p.high, p.unit, known_text(p.error, _signed_percent))
                 for p in far
             ],
             paper,
@@ -101,9 +101,9 @@ def _groups(done: Backtest, names: tuple[str, ...], paper: Screen) -> str:
 
 def _cells(s: Errors) -> tuple[Any, ...]:
     return (
-        s.rows, s.predicted_rows, known(s.median_abs_error, units.format_percent),
-        known(s.p90_abs_error, units.format_percent), known(s.bias, _signed_percent),
-        known(s.coverage, units.format_percent),
+        s.rows, s.predicted_rows, known_text(s.median_abs_error, units.format_percent),
+        known_text(s.p90_abs_error, units.format_percent), known_text(s.bias, _signed_percent),
+        known_text(s.coverage, units.format_percent),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from flopwise.cli import options
 from flopwise.cli.options import add, flags, force_flag, usage_error
 from flopwise.cli.parts import bullets
 from flopwise.cli.progress import Progress, note
-from flopwise.cli.render import Screen, heading, known, table, verdict
+from flopwise.cli.render import Screen, heading, known_text, table, verdict
 from flopwise.cost.spec import MachineSpec
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import DEGREE, FILE, FLAG, name, options_of
@@ -126,7 +126,7 @@ def _listing(profiles: Sequence[CalibrationProfile], paper: Screen) -> Iterator[
 def _overall(profile: CalibrationProfile) -> tuple[str | None, ...]:
     """Median errors of the kind with most figures."""
     most = max(profile.errors, key=lambda one: one.rows, default=None)
-    return (None,) * 3 if most is None else tuple(known(error, units.format_percent) for error in _medians(most))
+    return (None,) * 3 if most is None else tuple(known_text(error, units.format_percent) for error in _medians(most))
 
 
 def _medians(one: KindErrors) -> tuple[float | None, ...]:

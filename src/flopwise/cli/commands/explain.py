@@ -13,7 +13,7 @@ import click
 from flopwise import units
 from flopwise.cli import options, parts
 from flopwise.cli.options import add, flags
-from flopwise.cli.render import Screen, heading, known, pairs, table, tree
+from flopwise.cli.render import Screen, heading, known_text, pairs, table, tree
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.spec import SourceSpec
@@ -173,7 +173,7 @@ def _effects(changes: tuple[Sensitivity, ...], paper: Screen) -> str:
     named = (name for change in changes for name, ratio in change.effects.items() if ratio is not None)
     names = sorted(set(named), key=list(changes[0].effects).index) if changes else []
     change = partial(units.format_change, digits=1)
-    rows = [(c.change, *(known(c.effects.get(name), change) for name in names), c.note) for c in changes]
+    rows = [(c.change, *(known_text(c.effects.get(name), change) for name in names), c.note) for c in changes]
     return table(["change", *(f">{name}" for name in names), "note"], rows, paper) if rows else "Nothing."
 
 

@@ -12,7 +12,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.on_page import on_page
 from flopwise.cli.options import add, flags
-from flopwise.cli.render import Screen, known, pairs, table, verdict
+from flopwise.cli.render import Screen, known_text, pairs, table, verdict
 from flopwise.errors import UnknownNameError
 from flopwise.facts.spec import DeviceFilter, SourceSpec
 from flopwise.options import FLAG
@@ -107,7 +107,7 @@ def _largest(rows: Sequence[LargestModels], paper: Screen) -> Iterator[str]:
 
     ways = list(rows[0].parameters) if rows else []
     cells = [
-        (r.gpu, units.format_gib(r.hbm_bytes), *(known(r.parameters[way], units.format_count) for way in ways))
+        (r.gpu, units.format_gib(r.hbm_bytes), *(known_text(r.parameters[way], units.format_count) for way in ways))
         for r in rows
     ]
     yield table(("name", ">memory", *(f">{way}" for way in ways)), cells, paper)
@@ -123,7 +123,7 @@ def _row(a: Accelerator) -> tuple[Any, ...]:
 
 
 def _rate(flops_per_s: float | None) -> str | None:
-    return known(flops_per_s, partial(units.format_rate, unit="FLOP/s"))
+    return known_text(flops_per_s, partial(units.format_rate, unit="FLOP/s"))
 
 
 def _each_way(bytes_per_s: float) -> str:
@@ -150,19 +150,19 @@ def _detail(resolution: Resolution, paper: Screen) -> Iterator[str]:
             ("form factor", a.form_factor),
             ("memory", f"{units.format_gib(a.hbm_bytes)} ({reported}; sold as {a.marketed_memory})"),
             ("memory bandwidth", units.format_rate(a.hbm_bytes_per_s)),
-            ("last-level cache" if a.kind == "cpu" else "L2 cache", known(a.l2_bytes, units.format_bytes)),
-            ("shared memory per SM", known(a.shared_bytes_per_sm, units.format_bytes)),
-            ("registers per SM", known(a.register_bytes_per_sm, units.format_bytes)),
+            ("last-level cache" if a.kind == "cpu" else "L2 cache", known_text(a.l2_bytes, units.format_bytes)),
+            ("shared memory per SM", known_text(a.shared_bytes_per_sm, units.format_bytes)),
+            ("registers per SM", known_text(a.register_bytes_per_sm, units.format_bytes)),
             ("cores" if a.kind == "cpu" else "SMs", a.num_sms),
-            ("stream processors" if a.vendor == "AMD" else "CUDA cores", known(a.num_cores, "{:,}".format)),
-            ("matrix cores" if a.vendor == "AMD" else "tensor cores", known(a.num_tensor_cores, "{:,}".format)),
+            ("stream processors" if a.vendor == "AMD" else "CUDA cores", known_text(a.num_cores, "{:,}".format)),
+            ("matrix cores" if a.vendor == "AMD" else "tensor cores", known_text(a.num_tensor_cores, "{:,}".format)),
             ("boost clock", units.format_rate(a.boost_clock_hz, "Hz") if a.boost_clock_hz else None),
             ("compute capability", a.compute_capability),
             ("best published bf16 product", _rate(a.measured_bf16_flops_per_s)),
             ("structured sparsity", "twice the dense rates" if a.sparsity_x2 else None),
             ("link", link),
-            ("link to the host", known(a.c2c_bytes_per_s, _each_way)),
-            ("PCIe", known(a.pcie_bytes_per_s, _each_way)),
+            ("link to the host", known_text(a.c2c_bytes_per_s, _each_way)),
+            ("PCIe", known_text(a.pcie_bytes_per_s, _each_way)),
             ("between devices of a node", path),
             ("TDP", f"{a.tdp_w:,.0f} W" if a.tdp_w else None),
         ],

@@ -10,7 +10,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.on_page import on_page
 from flopwise.cli.options import flags
-from flopwise.cli.render import Screen, heading, known, pairs, table, verdict
+from flopwise.cli.render import Screen, heading, known_text, pairs, table, verdict
 from flopwise.errors import UnknownNameError
 from flopwise.facts.defaults import PURCHASES
 from flopwise.facts.offers import Offer
@@ -71,7 +71,7 @@ def _listing(offers: tuple[Offer, ...], name: str | None, paper: Screen) -> Iter
     if name is not None and all(offer.instance.lower() == name.lower() for offer in offers):
         for offer in offers:
             yield heading(f"{offer.provider} {offer.instance} in {offer.region}", paper)
-            disk = known(offer.local_disk_bytes, units.format_bytes)
+            disk = known_text(offer.local_disk_bytes, units.format_bytes)
             details = (
                 ("link between accelerators", offer.intra_link),
                 ("local disk", disk),
@@ -123,9 +123,9 @@ def _row(offer: Offer) -> tuple[Any, ...]:
         devices = f"{offer.accelerator_share:.3g} of {offer.accelerator}"
     return (
         offer.provider, offer.instance, offer.region, devices, offer.vcpus,
-        known(offer.ram_bytes, units.format_bytes),
+        known_text(offer.ram_bytes, units.format_bytes),
         None if offer.network_bytes_per_s is None else units.format_rate(offer.network_bytes_per_s * 8, "bit/s"),
-        *(known(offer.price_usd_per_hour(purchase), units.format_usd) for purchase in PURCHASES),
+        *(known_text(offer.price_usd_per_hour(purchase), units.format_usd) for purchase in PURCHASES),
         "; ".join(_dates(offer)),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from flopwise import units
 from flopwise.cli import options
 from flopwise.cli.on_page import on_page
 from flopwise.cli.options import flags
-from flopwise.cli.render import Screen, heading, known, pairs, table, verdict
+from flopwise.cli.render import Screen, heading, known_text, pairs, table, verdict
 from flopwise.errors import UnknownNameError
 from flopwise.facts.spec import ModelFilter, SourceSpec
 from flopwise.ops.spec import SharedSpec
@@ -110,8 +110,8 @@ def _listing(sentence: str, rows: Sequence[Mapping[str, Any]], paper: Screen) ->
     yield table(
         ["name", "type", "kind", ">parameters", ">active", "Hugging Face id", "confidence"],
         [
-            (r["name"], r["model_type"], r["kind"], known(r["parameters"], units.format_count),
-             known(r["active_parameters"], units.format_count), r["hf_id"], r["confidence"])
+            (r["name"], r["model_type"], r["kind"], known_text(r["parameters"], units.format_count),
+             known_text(r["active_parameters"], units.format_count), r["hf_id"], r["confidence"])
             for r in rows
         ],
         paper, spare=("confidence", "type", "kind", ">active"),
