@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -131,10 +132,10 @@ def test_llmq_holds_what_its_allocator_prints() -> None:
     assert mib["logits and loss"] == pytest.approx(8 * 1024 * 151_936 * 2 / 2**20)
 
 
-def kernels_spare(moment: str, recompute: int = 0, **adapters: object) -> float:
+def kernels_spare(moment: str, recompute: int = 0, **adapters: Any) -> float:
     """Bytes that kernels for an MLP with its adapters spare at a moment."""
     stack = replace(FACTS.stack("unsloth"), adapter_kernels=False)
-    lora = replace(lora_with(rank=8, targets=ALL_TARGETS), **adapters)  # type: ignore[arg-type]
+    lora = replace(lora_with(rank=8, targets=ALL_TARGETS), **adapters)
     model, layout = llama(1000), Layout(micro_batch=BATCH, recompute=recompute)
     recipe = recipe_with(seq_len=SEQ, global_batch=BATCH, stack="unsloth", lora=lora)
     plain, joined = (step_memory(model, replace(recipe, stack=s), layout) for s in (stack, recipe.stack))
@@ -154,7 +155,7 @@ def test_kernels_of_an_mlp_with_its_adapters_keep_no_activated_tensor() -> None:
 
 
 @pytest.mark.parametrize("adapters", [{"dropout": True}, {"method": "dora"}, {"targets": ("q", "v", "gate", "up")}])
-def test_adapters_that_such_kernels_do_not_take_are_peft_s_modules(adapters: dict[str, object]) -> None:
+def test_adapters_that_such_kernels_do_not_take_are_peft_s_modules(adapters: dict[str, Any]) -> None:
     assert kernels_spare("start of the backward pass", **adapters) == 0
 
 

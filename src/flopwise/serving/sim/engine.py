@@ -512,7 +512,7 @@ class _Timed:
         limited = replace(self.runner, engine=replace(self.runner.engine, **sizes))
         load = StepLoad(decode_batch=batch, decode_context=1024, only_seconds=True)
         step, captured = (np.asarray(one.step(load, self.layout).seconds) for one in (limited, self.runner))
-        return np.maximum(step - captured, 0.0)
+        return np.asarray(np.maximum(step - captured, 0.0))
 
     def _launch_ps(self, step: StepTime, load: StepLoad, count: int) -> list[tuple[int, int]]:
         """Least time of steps with so many tokens of prompts or more, and what is added if sequences decode in them.
