@@ -501,7 +501,7 @@ class _Timed:
         return _Rests(tokens_s, rows_s, self._launch_ps(own, launches, len(launched)))
 
     def outgrown_s(self, batch: Array) -> Array:
-        """What steps that decode alone, and more sequences than graphs hold, wait for their launches.
+        """Seconds that steps wait for their launches which decode alone, and more sequences than graphs hold.
 
         Source: `flopwise.serving.iteration.Runner.largest_graph`. Assumes: as long as with 1024 tokens cached of
         each, as `rests`: with more, the device is busy longer, so that they wait less. None where drafts are verified.
@@ -512,7 +512,8 @@ class _Timed:
         limited = replace(self.runner, engine=replace(self.runner.engine, **sizes))
         load = StepLoad(decode_batch=batch, decode_context=1024, only_seconds=True)
         step, captured = (np.asarray(one.step(load, self.layout).seconds) for one in (limited, self.runner))
-        return np.asarray(np.maximum(step - captured, 0.0))
+        waits: Array = np.maximum(step - captured, 0.0)
+        return waits
 
     def _launch_ps(self, step: StepTime, load: StepLoad, count: int) -> list[tuple[int, int]]:
         """Least time of steps with so many tokens of prompts or more, and what is added if sequences decode in them.
