@@ -50,6 +50,16 @@ def adapter_matrices(items: Iterable[Item], lora: Lora) -> list[Linear]:
     return [part for down, up in pairs for part in ((up,) if lora.method == "lora-fa" else (down, up))]
 
 
+def fuses_adapters(recipe: Recipe) -> bool:
+    """True if kernels of the software's own take adapters with the products beside them.
+
+    Source: unsloth/kernels/fast_lora.py; axolotl, kernels/lora.py: attention's and the MLP's projections, in the
+    activations' type, with whatever type the adapters have. Both leave dropout and DoRA to PEFT's modules.
+    """
+    lora = recipe.lora
+    return lora is not None and recipe.stack.adapter_kernels and not lora.dropout and lora.method == "lora"
+
+
 def casts_inputs(recipe: Recipe) -> bool:
     """True if every adapter casts its input to fp32, which autocast casts back to 16 bits for the product.
 
@@ -58,7 +68,7 @@ def casts_inputs(recipe: Recipe) -> bool:
     Assumes: stacks that keep a master copy of 16-bit weights (DeepSpeed) hold adapters so, and run without autocast.
     """
     lora, stack = recipe.lora, recipe.stack
-    if lora is None or lora.adapter_dtype != "fp32" or lora.base.name not in PLAIN_BASES:
+    if lora is None or lora.adapter_dtype != "fp32" or lora.base.name not in PLAIN_BASES or fuses_adapters(recipe):
         return False
     return stack.hf_modules and not stack.master_weights and recipe.elem_bytes < 4
 

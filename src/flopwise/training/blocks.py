@@ -54,7 +54,7 @@ from flopwise.ops.work import (
     of_experts,
     projects_attention,
 )
-from flopwise.training.adapters import PLAIN_BASES, adapted_products, casts_inputs
+from flopwise.training.adapters import PLAIN_BASES, adapted_products, casts_inputs, fuses_adapters
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
 from flopwise.values import dataclass, replace
@@ -543,7 +543,9 @@ def adapter_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel
     launches them within the time of the products that they stand beside.
     """
     lora, software = context.recipe.lora, context.software
-    if lora is None or context.rates.compiles or not (software.hf_modules or software.activations != "fused"):
+    if lora is None or context.rates.compiles or fuses_adapters(context.recipe):
+        return
+    if not software.hf_modules and software.activations == "fused":
         return
     item, casts = group[0], casts_inputs(context.recipe)
     if item.name.endswith("/lora_a"):

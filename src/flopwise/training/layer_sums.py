@@ -25,7 +25,7 @@ from flopwise.ops.tensors import sharded_parameters
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.ops.work import is_activation, of_dense_mlp, of_experts, projects_attention
-from flopwise.training.adapters import adapted_products, adapter_parameters, casts_inputs, extra_items
+from flopwise.training.adapters import adapted_products, adapter_parameters, casts_inputs, extra_items, fuses_adapters
 from flopwise.training.frozen import Block, SplitModel, run_model
 from flopwise.training.layout import Layout, Lora, Recipe
 from flopwise.training.muon import hidden_matrices
@@ -301,15 +301,9 @@ class MemoryTable:
             "flash": self.recipe.attention != "eager", "trainable": self._trainable(layer),
             "rank": 0 if lora is None else lora.rank,
             "dropped": self.copies_inputs and not self.keeps_inputs,
-            "one_mlp": self._joins_adapters,
+            "one_mlp": fuses_adapters(self.recipe),
             "clamps": self.implementation != "fused" or "clamp" in self.software.expert_kernels,
         }  # fmt: skip
-
-    @property
-    def _joins_adapters(self) -> bool:
-        """True if the software's kernels take adapters with the products of an MLP."""
-        lora = self.lora
-        return lora is not None and self.software.adapter_kernels and not lora.dropout and lora.method == "lora"
 
     def _at_once(self, layer: Layer) -> float:
         """Tensors of the widest kind that live while one operation of a layer is undone.
@@ -317,7 +311,7 @@ class MemoryTable:
         Source: see `adapted_mlps`: the gradients of both halves are written over them, that of the activated tensor is
         new. Assumes: the MLP is the widest part of the layer.
         """
-        whole = self._joins_adapters and adapted_mlps(layer.items, self._trainable(layer))
+        whole = fuses_adapters(self.recipe) and adapted_mlps(layer.items, self._trainable(layer))
         return _GRADIENTS_OVER_HALVES if whole else _GRADIENTS_AT_ONCE
 
     def _trainable(self, layer: Layer) -> Trainable:
