@@ -47,7 +47,7 @@ BY_CLASS, LEAST_FACTOR, MOST_INSIDE = ("training", "memory"), 0.3, 0.92
 """Kinds whose classes hold by themselves: what nobody stated may make a band wider than errors beyond it ask for."""
 MANY_SOURCES = 8
 """Sources from which the coverage of a class left out says enough to set its own factor, in every kind."""
-WORSE = (".far", ".replicas")
+WORSE = (".far", ".ported", ".replicas")
 """Classes that are known worse than the class whose name they extend."""
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
 

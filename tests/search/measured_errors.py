@@ -33,8 +33,9 @@ TIMED = {"ampere", "hopper", "blackwell", "blackwell-ultra", "blackwell-rtx"}
 
 def class_on(gpu: str, name: str) -> str:
     """The class of a server's predictions on one device: a class of its own where no kernel of the family was timed."""
-    family = families(FACTS.accelerator(gpu))[0]
-    return name if VARIANTS.get(family, family) in TIMED else f"{name}.far"
+    chip = FACTS.accelerator(gpu)
+    family = families(chip)[0]
+    return name if VARIANTS.get(family, family) in TIMED else f"{name}.{'far' if chip.vendor == 'NVIDIA' else 'ported'}"
 
 
 def quantiles(band: str, spread: float) -> tuple[float, float, float]:

@@ -107,6 +107,9 @@ def test_classes_of_errors() -> None:
     assert serving_class(in_its_class(arriving, 3.9), "tpot") == "serving.tpot.server.dense"  # most wait to the end
     assert serving_class(in_its_class(replace(arriving, requests=99), 3.9), "ttft") == "serving.ttft.run"
     assert serving_class(replace(_job(), eager=True), "tpot") == "serving.tpot.server.dense.far"
+    ported = replace(_job(), cluster=cluster(FACTS.accelerator("MI300X")))
+    assert serving_class(ported, "tpot") == "serving.tpot.server.dense.ported"
+    assert serving_class(replace(ported, engine=_job(engine="llama.cpp").engine), "tpot") == "serving.tpot.local.far"
 
 
 def test_replicas_that_share_experts_have_errors_of_their_own() -> None:

@@ -238,16 +238,23 @@ def serving_class(job: ServeJob, quantity: str, *, queued: bool = False) -> str:
     """The class of predictions whose measured errors a job's quantity (ttft, tpot, throughput) shares.
 
     `queued`: more requests than memory holds, so that time to the first token is mostly waiting. A class ends in `far`
-    where the job is unlike what rates and engines were fitted to, else in `replicas` where attention replicas share
-    experts: these errors are larger.
+    where the job is unlike what rates and engines were fitted to, in `ported` where such a server's software was ported
+    to the device, else in `replicas` where attention replicas share experts: these errors are larger.
     """
     name = quantity.split(".", maxsplit=1)[0]
     if not job.decodes and not job.engine.local:  # one pass over a batch
         return f"serving.{name}.batch.encode"
     if job.split and not job.engine.local:  # pools of their own for prompts
         return f"serving.{name}.split"
-    worse = ".far" if is_far(job) else ".replicas" if shares_experts(job) else ""
-    return _near_class(job, name, queued=queued) + worse
+    return _near_class(job, name, queued=queued) + _worse(job)
+
+
+def _worse(job: ServeJob) -> str:
+    """The end of the class of a job whose errors are larger than those of its like."""
+    if is_far(job):
+        ported = not job.engine.local and job.cluster.accelerator.vendor not in ("", "NVIDIA")
+        return ".ported" if ported else ".far"
+    return ".replicas" if shares_experts(job) else ""
 
 
 OVERLOAD = 0.5
