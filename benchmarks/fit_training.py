@@ -37,7 +37,7 @@ from flopwise.values import dataclass
 
 ROUNDS = 8
 LEAST_GAIN = 2e-4  # of the loss, for another round
-SINGLE_KERNELS = ("unsloth", "hf-trainer-liger")
+SINGLE_KERNELS = ("unsloth", "hf-trainer-liger", "axolotl-liger")
 """Stacks with hand-written kernels for single operations; their other operations are eager."""
 
 

@@ -17,7 +17,7 @@ from flopwise.fitting.robust import Array
 DOCUMENTED = (
     ("weights_dtype", "master_weights", "grad_dtype", "states_dtype"),
     ("pipeline_gathered",),
-    ("activations", "loss_chunks"),
+    ("activations", "loss_chunks", "adapter_kernels"),
     ("hf_modules", "lasting_gradients", "fp32_loss", "selective", "zero", "grad_sync", "degrees"),
 )
 """Columns that anyone can read in a stack's documentation, those that decide most bytes first: how wide states are,
