@@ -28,7 +28,9 @@ def test_memory_of_software_that_is_left_out() -> None:
     assert np.median(found) < 0.125
     earlier = np.abs([error for name, error in errors.items() if not name.startswith(("bM", "vM", "xM", "yM"))])
     assert np.median(earlier) < 0.12  # of rows before those of 2026-11-30, with which it is 12.48 %
-    before = np.abs([error for name, error in errors.items() if not name.startswith(("bM", "cM", "uM", "vM", "xM", "yM"))])
+    before = np.abs(
+        [error for name, error in errors.items() if not name.startswith(("bM", "cM", "uM", "vM", "xM", "yM"))]
+    )
     assert np.quantile(before, 0.9) < 0.32  # of rows before those of 2026-11-27, with which it is 41 %
 
 
