@@ -17,7 +17,7 @@ from flopwise.fitting.robust import Array
 DOCUMENTED = (
     ("weights_dtype", "master_weights", "grad_dtype", "states_dtype"),
     ("pipeline_gathered",),
-    ("activations", "loss_chunks", "adapter_kernels"),
+    ("activations", "loss_chunks", "fused_adapters"),
     ("hf_modules", "lasting_gradients", "fp32_loss", "selective", "zero", "grad_sync", "degrees"),
 )
 """Columns that anyone can read in a stack's documentation, those that decide most bytes first: how wide states are,
@@ -27,7 +27,7 @@ TAKEN_BACK: dict[str, float | bool] = {
     "sharded_loss_bytes": 0.0, "quantise_bytes": 0.0, "fp32_loss": False, "lasting_gradients": False,
     "frozen_stay_gathered": False, "quantised_keeps_input": False, "fp32_ends": False, "own_head": False,
     "joint_dropout": False, "root_gathered": False, "fp32_stream": False, "holds_inputs": False, "bucket_copies": 0.0,
-    "chunks_keep_bytes": 2.0, "adapter_kernels": False,
+    "chunks_keep_bytes": 2.0, "fused_adapters": False,
 }  # fmt: skip
 """Columns of stacks that decide memory, each with what it is where software does without it."""
 MOVED_BY = 0.01

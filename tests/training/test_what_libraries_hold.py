@@ -134,7 +134,7 @@ def test_llmq_holds_what_its_allocator_prints() -> None:
 
 def kernels_spare(moment: str, recompute: int = 0, **adapters: Any) -> float:
     """Bytes that kernels for an MLP with its adapters spare at a moment."""
-    stack = replace(FACTS.stack("unsloth"), adapter_kernels=False)
+    stack = replace(FACTS.stack("unsloth"), fused_adapters=False)
     lora = replace(lora_with(rank=8, targets=ALL_TARGETS), **adapters)
     model, layout = llama(1000), Layout(micro_batch=BATCH, recompute=recompute)
     recipe = recipe_with(seq_len=SEQ, global_batch=BATCH, stack="unsloth", lora=lora)

@@ -172,7 +172,7 @@ class TrainingStack(Software):
     holds_inputs: bool = False  # of recomputed layers whose frozen weights FSDP shards, with their gradients, to the
     # end of the backward pass
     joint_dropout: bool  # adapters beside products that read the same tensor share one dropout
-    adapter_kernels: bool = False  # a gated MLP whose products all have adapters, without dropout, is one operation: it
+    fused_adapters: bool = False  # a gated MLP whose products all have adapters, without dropout, is one operation: it
     # keeps no activated tensor and writes the gradients of both halves over the halves
     fp32_loss: bool  # casts logits to fp32, whatever the weights are in
     quantise_bytes: float  # bytes alive for each element of a weight while it is put into 4 bits on loading

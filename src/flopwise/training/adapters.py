@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Embedding, Item, Linear, Model
 from flopwise.facts.formats import Role, tensor_role
+from flopwise.facts.software import PLAIN_FORMATS
 from flopwise.ops.backward import adapter_items
 from flopwise.ops.tensors import item_parameters, sharded_parameters
 from flopwise.ops.types import Floats, Ints
@@ -17,8 +18,6 @@ _ROLES: dict[str, tuple[Role, ...]] = {
     "gate": ("gate",), "up": ("up",), "down": ("down",),
 }  # fmt: skip
 _LATENT = ("attention/q_a_proj", "attention/q_b_proj", "attention/kv_a_proj", "attention/kv_b_proj")
-
-PLAIN_BASES = frozenset({"bf16", "fp16", "fp32"})
 
 
 def adapted_products(items: Iterable[Item], lora: Lora) -> list[Linear]:
@@ -57,7 +56,7 @@ def fuses_adapters(recipe: Recipe) -> bool:
     activations' type, with whatever type the adapters have. Both leave dropout and DoRA to PEFT's modules.
     """
     lora = recipe.lora
-    return lora is not None and recipe.stack.adapter_kernels and not lora.dropout and lora.method == "lora"
+    return lora is not None and recipe.stack.fused_adapters and not lora.dropout and lora.method == "lora"
 
 
 def casts_inputs(recipe: Recipe) -> bool:
@@ -68,7 +67,7 @@ def casts_inputs(recipe: Recipe) -> bool:
     Assumes: stacks that keep a master copy of 16-bit weights (DeepSpeed) hold adapters so, and run without autocast.
     """
     lora, stack = recipe.lora, recipe.stack
-    if lora is None or lora.adapter_dtype != "fp32" or lora.base.name not in PLAIN_BASES or fuses_adapters(recipe):
+    if lora is None or lora.adapter_dtype != "fp32" or lora.base.name not in PLAIN_FORMATS or fuses_adapters(recipe):
         return False
     return stack.hf_modules and not stack.master_weights and recipe.elem_bytes < 4
 

@@ -38,6 +38,7 @@ from flopwise.cost.kernels import (
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import BACKWARD_RATE, PERMUTE_PASSES, grouped_kernel
 from flopwise.facts.architecture import PREDICTED_HEAD, Attend, Experts, Item, Linear, Norm, Pointwise
+from flopwise.facts.software import PLAIN_FORMATS
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.columns import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
@@ -54,7 +55,7 @@ from flopwise.ops.work import (
     of_experts,
     projects_attention,
 )
-from flopwise.training.adapters import PLAIN_BASES, adapted_products, casts_inputs, fuses_adapters
+from flopwise.training.adapters import adapted_products, casts_inputs, fuses_adapters
 from flopwise.training.frozen import TRAINED, Block
 from flopwise.training.widths import ACT_BYTES, resident_grad_bytes, resident_grad_dtype
 from flopwise.values import dataclass, replace
@@ -669,7 +670,7 @@ def _unpack_s(work: Work, context: BlockContext) -> Floats:
     Assumes: nothing of the 16-bit copy is kept.
     """
     lora = context.recipe.lora
-    if lora is None or work.kind not in {"matmul", "grouped"} or lora.base.name in PLAIN_BASES:
+    if lora is None or work.kind not in {"matmul", "grouped"} or lora.base.name in PLAIN_FORMATS:
         return 0.0
     packed = lora.base.weight_bits / 8
     return work.weight_elems * (packed + 2 * ACT_BYTES) / context.rates.read_bytes_per_s

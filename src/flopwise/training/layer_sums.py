@@ -15,7 +15,7 @@ import numpy as np
 from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.errors import MissingFactError
 from flopwise.facts.architecture import Attend, Embedding, Experts, Item, Layer, Linear, Model, Norm, Stack
-from flopwise.facts.software import RECOMPUTE, TrainingStack
+from flopwise.facts.software import PLAIN_FORMATS, RECOMPUTE, TrainingStack
 from flopwise.ops.columns import distinct
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.habits import HABITS, Habit
@@ -194,7 +194,7 @@ class MemoryTable:
         self.blocks = {layer.name: block for layer, block in zip(layers, self.split.blocks[1:-1], strict=True)}
         self.software: TrainingStack = recipe.stack
         self.lora = recipe.lora
-        self.quantised = self.lora is not None and self.lora.base.name not in ("bf16", "fp16", "fp32")
+        self.quantised = self.lora is not None and self.lora.base.name not in PLAIN_FORMATS
         self.keeps_inputs = self.quantised and self.software.quantised_keeps_input
         self.copies_inputs = casts_inputs(recipe) or (self.lora is not None and self.lora.dropout)
         casts = recipe.lora is not None and recipe.lora.base.name in _BITSANDBYTES
