@@ -105,7 +105,7 @@ def test_limits_by_device_are_read_strictly(tmp_path: Path) -> None:
     ("given", "engine"),
     [("LM Studio", "llama.cpp"), ("koboldcpp", "llama.cpp"), ("llama-server", "llama.cpp"), ("vllm-ascend", "vllm"),
      ("huggingface", "hf"), ("optimum-neuron", "neuron"), ("ollama", "llama.cpp"), ("trtllm", "tensorrt-llm"),
-     ("SGLang-JAX", "sglang")],
+     ("SGLang-JAX", "sglang"), ("ATOM", "atom")],
 )  # fmt: skip
 def test_programs_built_on_an_engine_are_that_engine(given: str, engine: str) -> None:
     assert load_facts().engine(given).name == engine
