@@ -305,6 +305,25 @@ def test_an_engine_without_kernels_for_few_rows_draws_the_share_of_the_library(l
     assert found - host_s == pytest.approx(slower * (seconds(load) - host_s), rel=1e-6)
 
 
+@pytest.mark.parametrize(("vendor", "reads", "slower"), [("NVIDIA", 1.0, 1.0), ("AMD", 1.0, 2.0), ("AMD", 0.0, 1.0)])
+def test_ported_kernels_read_more_slowly_where_waves_are_wider_than_warps(
+    vendor: str, reads: float, slower: float
+) -> None:
+    """At half of their own devices' rate (llama.cpp issue 3630); one sequence, whose step is all reading."""
+    load = StepLoad(decode_batch=1, decode_context=1000)
+    plain = plain_cluster(port_reads=reads)
+    machine = replace(plain, rates=replace(plain.rates, vendor=vendor))
+    host_s = ENGINE.step_s + LAYERS * ENGINE.layer_s + ENGINE.sequence_s
+    found = seconds(load, cluster=machine, engine=replace(ENGINE, port_frac=0.5))
+    assert found - host_s == pytest.approx(slower * (seconds(load, cluster=machine) - host_s), rel=0.02)
+
+
+@pytest.mark.parametrize(("gpu", "reads"), [("RX 7900 XTX", 0.0), ("RX 6800 XT", 0.0), ("MI250", 1.0), ("MI100", 1.0)])
+def test_devices_whose_waves_have_32_threads_read_with_ported_kernels_as_with_their_own(gpu: str, reads: float) -> None:
+    """llama.cpp pull request 11519: waves of 64 are 34 % faster on MI100 and do nothing for RX 6800 XT."""
+    assert rates(load_facts().accelerator(gpu)).value["port_reads"] == reads
+
+
 def test_ported_products_of_experts_with_scales_of_blocks_read_their_weights_more_slowly() -> None:
     """At half the rate: each of the 32 layers reads its touched experts' 3 x 4096 x 14336 weights of 8.25 bits, twice.
 

@@ -77,8 +77,8 @@ LAUNCHES_EACH = ("Huawei",)
 """Makers of such devices whose software launches one operation after another, or captured graphs of them, as a GPU's
 does (torch_npu; vLLM Ascend, graph mode guide: ACLGraph is capture and replay)."""
 OF_ENGINES = frozenset({
-    "served_dram_frac", "library_dram_frac", "chained_frac", "experts_s", "byte_dot_cycles", "dot_core_flops_per_s",
-    "expert_rows", "block_frac.triton", "block_frac.cutlass",
+    "served_dram_frac", "library_dram_frac", "port_reads", "chained_frac", "experts_s", "byte_dot_cycles",
+    "dot_core_flops_per_s", "expert_rows", "block_frac.triton", "block_frac.cutlass",
 })  # fmt: skip
 """Parameters of what some engines, or their kernels, do on some devices, by definition nothing elsewhere."""
 OF_ALL = frozenset({"softmax_cycles", "memory_power_frac"})
@@ -88,7 +88,7 @@ MEASURED_WATTS, MEASURED_POWER = "measured_w_per_flop", "measured_power"
 """Parameter: power limit over peak rate of the device whose products were measured; and what `rates` makes of it."""
 OF_TRAINING = "train_"
 """Parameters of `cost.sustained`, about which an estimate of serving has nothing to say."""
-SAME_FORMULA = frozenset({"fp8_splits_k", MEASURED_POWER})
+SAME_FORMULA = frozenset({"fp8_splits_k", "port_reads", MEASURED_POWER})
 """Figures that change no kernel's formula by being 0: a share of two ways, and what goes into rates before kernels."""
 
 

@@ -937,9 +937,11 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool, 
     kernels wait for nothing but their inputs (`chains`), part of each start is hidden, and cores that a narrow product
     leaves idle fetch what the next kernel reads. Engines that generate text draw part of the bandwidth where their
     kernels are not the device's best. Experts' products that are one kernel (`joins_experts`) share its fixed time.
+    Kernels that were ported multiply more slowly, and read more slowly where waves are wider than CUDA's warps.
 
-    Source: columns of data/engines.json; CUDA C++ programming guide, programmatic dependent launch (its graph edges
-    are captured), which FlashInfer and TensorRT-LLM use from compute capability 9.0 on; the share is calibrated.
+    Source: `port_reads`; columns of data/engines.json; CUDA C++ programming guide, programmatic dependent launch (its
+    graph edges are captured), which FlashInfer and TensorRT-LLM use from compute capability 9.0 on; the share is
+    calibrated.
     Assumes: all its matrix kernels are written alike; idle cores win back as large a share as starts.
     """
     value = dict(rates.value)
@@ -954,7 +956,8 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool, 
     if rates.is_host and engine.cpu_attention_keys:
         value[KEYS] = float(engine.cpu_attention_keys)
     if not native(rates, engine):
-        value |= {k: v * engine.port_frac for k, v in value.items() if k == "dram_frac" or k.startswith("matmul_frac.")}
+        value["dram_frac"] *= engine.port_frac ** value["port_reads"]
+        value |= {k: v * engine.port_frac for k, v in value.items() if k.startswith("matmul_frac.")}
     if rates.vendor not in ("", *NATIVE):
         value[PORTED + "fp8_block"] = engine.block_port_frac
     if on_intel(rates):
