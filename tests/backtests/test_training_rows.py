@@ -219,6 +219,17 @@ def test_checkpoints_inside_units_and_types_of_adapters_are_read() -> None:
     assert [lora.adapter_dtype for lora in adapters if lora is not None] == ["fp32", "bf16", "fp32"]
 
 
+@pytest.mark.parametrize(("task", "software", "recompute"), [("qlora", "hf-trainer", 2), ("lora", "hf-trainer", 0)])
+def test_a_quantised_base_is_prepared_with_checkpoints(task: str, software: str, recompute: int) -> None:
+    """PEFT, prepare_model_for_kbit_training: use_gradient_checkpointing=True."""
+    row = {
+        "model": "Qwen2.5-7B", "task": task, "software": software, "gpu": "GB10", "gpus": "1", "micro_batch": "1",
+        "seq_len": "512",
+    }  # fmt: skip
+    assert int(row_job(row, FACTS).layout.recompute) == recompute
+    assert int(row_job({**row, "recompute": "none"}, FACTS).layout.recompute) == 0
+
+
 @pytest.mark.parametrize(
     ("task", "software", "masks"),
     [

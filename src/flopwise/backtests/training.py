@@ -73,6 +73,9 @@ OWN_CHOICE, OWN_CHOICE_YEAR = {"hf-trainer": "hf-trainer-2026", "fsdp-eager": "f
 """Stacks whose attention is PyTorch's own choice of kernels, from the year of PyTorch 2.11 on, which takes cuDNN's."""
 CHECKPOINTING = ("torchtune", "unsloth")
 """Stacks that recompute whole layers unless they are told not to: torchtune's recipes, Unsloth's get_peft_model."""
+CHECKPOINTING_QLORA = "hf-trainer"
+"""Those that do so with a quantised base alone: PEFT's documentation prepares it with prepare_model_for_kbit_training,
+whose use_gradient_checkpointing is true; all publishers of such rows that state it recompute."""
 MODES = ((0, 1), (1, 1), (2, 4), (2, 3), (2, 2), (2, 1))
 """Recompute from least to most: its mode, and of every how many blocks."""
 MODULES = (("mla_up_proj",), ("layernorm", "activation"), ("core_attn", "moe"))
@@ -275,6 +278,7 @@ def row_layout(row: Row) -> Layout:
     tp, pp, cp, ep = (whole(row, c, 1) for c in ("tp", "pp", "cp", "ep"))
     dp = max(1, whole(row, "gpus", 1) // (tp * pp * cp))
     software = row.get("software", "")
+    quantised = row.get("task") == "qlora" and software.startswith(CHECKPOINTING_QLORA)
     zero = choice(row, "zero", ZERO, 0 if software in {"megatron-2021", ""} else 1)
     if software.startswith(OF_MEGATRON):  # what NVIDIA calls ddp keeps its distributed optimizer: ZeRO 1
         zero = max(zero, 1)
@@ -284,7 +288,7 @@ def row_layout(row: Row) -> Layout:
         dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero if dp * cp > 1 else 0, shard=whole(row, "shard", 0),
         micro_batch=whole(row, "micro_batch", usual),
         interleave=whole(row, "interleave", 1) if pp > 1 else 1,
-        recompute=choice(row, "recompute", RECOMPUTE, 2 if software.startswith(CHECKPOINTING) else 0),
+        recompute=choice(row, "recompute", RECOMPUTE, 2 if software.startswith(CHECKPOINTING) or quantised else 0),
         sequence_parallel=flag(row, "sequence_parallel", default=tp > 1 and "2021" not in software),
         **offloads(row),
     )  # fmt: skip
