@@ -9,7 +9,7 @@ import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.models.catalog import load_model
-from flopwise.ops.tensors import parameters
+from flopwise.ops.tensors import active_parameters, parameters
 from named import FACTS
 
 NAMES = [
@@ -448,8 +448,26 @@ PUBLISHED = [
     ("MADLAD-400-3B-MT", 2.94e9, 0.001), ("M2M100-12B", 11.8e9, 0.001), ("PowerLM-3B", 3.51e9, 0.001),
     ("Orion-14B", 14.5e9, 0.001), ("SqueezeBERT", 51.1e6, 0.001), ("FNet-base", 83e6, 0.003),
     ("Minerva-7B", 7.4e9, 0.001), ("Ettin-decoder-150M", 150e6, 0.003), ("Sarvam-105B", 105e9, 0.01),
+    ("Snowflake-Arctic-480B", 480e9, 0.004), ("Grok-2", 270e9, 0.003), ("LongCat-Flash-560B", 560e9, 0.002),
+    ("Llama-3.3-Nemotron-Super-49B", 49.867e9, 0.0001), ("Llama-3.1-Nemotron-Ultra-253B", 253.4e9, 0.0001),
+    ("Hunyuan-Large-389B", 389e9, 0.001), ("A.X-K1", 519e9, 0.001), ("Mistral-Small-4-119B", 119e9, 0.001),
+    ("Phi-3-small-8k", 7.39e9, 0.001), ("LFM2-24B-A2B", 23.8e9, 0.002), ("Hy3-preview", 295e9, 0.001),
+    ("InternVL3.5-30B-A3B", 30.8e9, 0.002), ("InternVL2.5-26B", 25.5e9, 0.001), ("LLaVA-OneVision-7B", 8.03e9, 0.001),
 ]  # fmt: skip
 """Parameters that the models' papers and cards state, and how finely they round them."""
+
+
+ACTIVE = [
+    ("LongCat-Flash-560B", 27e9, 0.04), ("Hunyuan-Large-389B", 52e9, 0.02), ("Step3", 38e9, 0.03),
+    ("Grok-2", 115e9, 0.005), ("Snowflake-Arctic-480B", 17e9, 0.03), ("A.X-K1", 33e9, 0.01),
+    ("Hy3-preview", 21e9, 0.02),
+]  # fmt: skip
+"""The parameters that a token uses, as their publishers state them."""
+
+
+@pytest.mark.parametrize(("name", "published", "near"), ACTIVE)
+def test_active_sizes_are_those_that_their_publishers_state(name: str, published: float, near: float) -> None:
+    assert active_parameters(load_model(name)) == pytest.approx(published, rel=near)
 
 
 @pytest.mark.parametrize(("name", "published", "near"), PUBLISHED)

@@ -180,6 +180,20 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         index_topk=16,
         sliding_window=8,
     ),
+    "mistral4": _of("mistral4", _LM, _MLA, architectures=["Mistral4ForCausalLM"]),
+    "axk1": _of("axk1", _LM, _MLA, mlp_layer_types=["dense", "sparse", "sparse"], num_hidden_layers=3),
+    "longcat_flash": _of(
+        "longcat_flash",
+        _MLA,
+        vocab_size=131,
+        hidden_size=48,
+        num_layers=3,
+        num_attention_heads=4,
+        ffn_hidden_size=80,
+        expert_ffn_hidden_size=24,
+        moe_topk=2,
+        zero_expert_num=0,
+    ),
     "kimi_k2": _of("deepseek_v3", _LM, _MLA, n_shared_experts=1, num_hidden_layers=4),
     "gpt_oss": _of(
         "gpt_oss", _LM, head_dim=10, num_local_experts=5, num_experts_per_tok=2, sliding_window=16, num_hidden_layers=4

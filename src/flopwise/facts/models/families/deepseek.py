@@ -1,4 +1,4 @@
-"""DeepSeek V2, V3, V3.2 and what is built like them: Kimi K2 and Linear, GLM-4.7-Flash, GLM-5."""
+"""DeepSeek V2, V3, V3.2 and what is built like them: Kimi K2 and Linear, GLM-4.7-Flash, GLM-5, LongCat-Flash."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from flopwise.facts.architecture import Convolution, Linear, Model, Pointwise, Recurrence, Weight
 from flopwise.facts.models.attend import Latent, latent_attention
-from flopwise.facts.models.blocks import RMS, Block, Items, activation, layer_of, mlp, moe, one_of_each
+from flopwise.facts.models.blocks import RMS, Block, Items, Mixture, activation, layer_of, mlp, moe, one_of_each
 from flopwise.facts.models.families.llama import add_predictors, language_model
 from flopwise.facts.models.families.moe import FINE_GRAINED, Manner, expert_names, mixture, sparse_layers
 from flopwise.facts.models.fields import Fields
@@ -44,7 +44,11 @@ def _feeds(c: Fields, width: int, sparse: list[bool], manner: Manner = FINE_GRAI
     biased = c.model_type in ("deepseek_v2", "minicpm3") and c.flag("mlp_bias")
     manner = replace(manner, shared_bias="mlp_bias") if biased else manner
     dense = partial(mlp, width, c.size("intermediate_size"), act, bias=biased)
-    return {False: dense, True: partial(moe, mixture(c, manner, width)) if any(sparse) else dense}
+    if not any(sparse):
+        return {False: dense, True: dense}
+    experts = mixture(c, manner, width)
+    after = (RMS("experts/norm", width),) if c.model_type == "axk1" else ()
+    return {False: dense, True: lambda source: (*moe(experts, source), *after)}
 
 
 def _layer_attentions(c: Fields, a: Latent, layers: int) -> list[Latent]:
@@ -60,6 +64,37 @@ def _layer_attentions(c: Fields, a: Latent, layers: int) -> list[Latent]:
         every, offset = c.size("index_topk_freq", 1), c.count("index_skip_topk_offset", 2)
         own = [max(i - offset + 1, 0) % every == 0 for i in range(layers)]
     return [a if o else replace(a, index_heads=0) for o in own]
+
+
+def longcat_flash(c: Fields) -> Model:
+    """LongCat-Flash: twice as many layers as it says, every other with experts beside its dense block.
+
+    Some experts return their input, so of those that a token chooses only their share does work.
+
+    Source: transformers 5.24, LongcatFlashDecoderLayer (two attentions and two dense blocks; what the experts make of
+    the first block's input is added after the second); report, arXiv 2509.01322, section 2.1: on average 27 of 560
+    billion parameters, 8 of 12 choices. Assumes: experts are chosen evenly.
+    """
+    a, layers, hidden = latent(c), c.layers(), c.size("ffn_hidden_size")
+    act, experts, idle = (
+        activation(c.text("hidden_act", "silu")),
+        c.size("n_routed_experts"),
+        c.count("zero_expert_num"),
+    )
+    top_k = c.size("moe_topk")
+    if top_k > experts:
+        raise c.wrong("moe_topk", top_k, f"it must not exceed n_routed_experts = {experts}")
+    beside = Mixture(
+        width=a.width, experts=experts, idle=idle, top_k=max(1, round(top_k * experts / (experts + idle))),
+        hidden=c.size("expert_ffn_hidden_size"), act=act, shared_hidden=hidden,
+    )  # fmt: skip
+    feeds: dict[bool, Block] = {True: partial(moe, beside), False: partial(mlp, a.width, hidden, act)}
+
+    def layer(sparse: bool) -> Items:
+        return layer_of("pre", a.width, RMS, partial(latent_attention, a), feeds[sparse])
+
+    sparse = [True, False] * layers
+    return language_model(c, one_of_each(sparse, layer), expert_names(sparse), tied=False)
 
 
 def kimi_delta(width: int, heads: int, head_dim: int, kernel: int, source: str) -> Items:
