@@ -2,12 +2,11 @@
 
 A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`,
 `checkpoint_format` where the weights are not published in 16 bits, `fp8_linear` where they are in 8 bits beside experts
-in mxfp4, `sees` where the checkpoint has a vision tower that
-is left out, `tower_parameters`, the size of what is (a tower for sound, too), and either `config`, in Hugging Face's layout with the fields that
-matter, or `kind` and `published`, for networks known by published figures. `FOLDER/models.jsonl` of your own adds and
-overrides lines. `model_aliases.json` has other names of them, `model_series.json` models that were tuned from them, by
-name or series, and `model_publishers.json` organisations of the hub whose models have the architecture that their names
-say.
+in mxfp4, `sees` where the checkpoint has a vision tower that is left out, `tower_parameters`, the size of what is left
+out (a tower for sound, too), and either `config`, in Hugging Face's layout with the fields that matter, or `kind` and
+`published`, for networks known by published figures. `FOLDER/models.jsonl` of your own adds and overrides lines.
+`model_aliases.json` has other names of them, `model_series.json` models that were tuned from them, by name or series,
+and `model_publishers.json` organisations of the hub whose models have the architecture that their names say.
 """
 
 from __future__ import annotations
