@@ -149,6 +149,11 @@ def test_queries_of_low_rank_and_one_key() -> None:
     assert kv_bytes_per_token(model, 2) == 61 * 2 * 256 * 2
 
 
+def test_the_last_of_each_group_of_layers_caches_a_latent() -> None:
+    """Ling 3: one of six of 42 layers, a vector of 512 and 64 rotated elements a token, in 16 bits."""
+    assert kv_bytes_per_token(load_model("Ling-3.0-Flash"), 2) == 7 * (512 + 64) * 2
+
+
 def test_families_whose_routers_add_a_bias_are_those_of_transformers() -> None:
     """A modeling file names the numbers that a router adds before it selects, or it has none."""
     where = find_spec("transformers")

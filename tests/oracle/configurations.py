@@ -194,6 +194,28 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         moe_topk=2,
         zero_expert_num=0,
     ),
+    "bailing_hybrid": _of(
+        "bailing_hybrid",
+        _LM,
+        {k: v for k, v in _MLA.items() if k != "n_routed_experts"},
+        q_lora_rank=None,
+        num_local_experts=6,
+        pad_token_id=0,
+        head_dim=10,
+        layer_group_size=3,
+        num_hidden_layers=4,
+    ),
+    "bailing_hybrid-low-rank-q": _of(
+        "bailing_hybrid",
+        _LM,
+        {k: v for k, v in _MLA.items() if k != "n_routed_experts"},
+        num_local_experts=6,
+        pad_token_id=0,
+        head_dim=14,
+        short_conv_kernel_size=3,
+        layer_group_size=2,
+        num_hidden_layers=5,
+    ),
     "kimi_k2": _of("deepseek_v3", _LM, _MLA, n_shared_experts=1, num_hidden_layers=4),
     "gpt_oss": _of(
         "gpt_oss", _LM, head_dim=10, num_local_experts=5, num_experts_per_tok=2, sliding_window=16, num_hidden_layers=4

@@ -41,6 +41,7 @@ _BY_FILE: dict[str, dict[str, str]] = {
         ),
         "longcat_flash": "longcat_flash",
         "kimi_linear": "kimi_linear",
+        "ling_hybrid": "bailing_hybrid",
     },
     "gpt": {
         "gpt2": "gpt2 gpt-sw3 gpt3 megatron gpt_bigcode",
@@ -127,10 +128,10 @@ FAMILIES: dict[str, tuple[str, str]] = {
     for model_type in types.split()
 }
 STEERED = frozenset({
-    "afmoe", "axk1", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe",
-    "glm4_moe_lite", "glm_moe_dsa", "hy_v3", "kimi_k2", "kimi_k25", "kimi_linear", "laguna", "lfm2_moe",
-    "longcat_flash", "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text", "nemotron_h", "sarvam_mla", "sarvam_moe",
-    "solar_open", "step3p5", "step3p7",
+    "afmoe", "axk1", "bailing_hybrid", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "ernie4_5_moe",
+    "exaone_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "hy_v3", "kimi_k2", "kimi_k25", "kimi_linear", "laguna",
+    "lfm2_moe", "longcat_flash", "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text", "nemotron_h", "sarvam_mla",
+    "sarvam_moe", "solar_open", "step3p5", "step3p7",
 })  # fmt: skip
 """Families whose routers add a number an expert to the scores that select, which evened out the load in training.
 

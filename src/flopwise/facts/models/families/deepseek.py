@@ -97,28 +97,33 @@ def longcat_flash(c: Fields) -> Model:
     return language_model(c, one_of_each(sparse, layer), expert_names(sparse), tied=False)
 
 
-def kimi_delta(width: int, heads: int, head_dim: int, kernel: int, source: str) -> Items:
-    """Kimi Delta Attention (arXiv 2510.26692): a delta rule whose decay has a value for each channel."""
+def kimi_delta(width: int, heads: int, head_dim: int, kernel: int, source: str, *, low_rank: bool = True) -> Items:
+    """Kimi Delta Attention (arXiv 2510.26692): a delta rule whose decay has a value for each channel.
+
+    `low_rank`: decay and output gate through the dimension of a head; Ling 3 has a whole matrix for each.
+    """
     inner = heads * head_dim
     state = inner * (head_dim + 3 * (kernel - 1))
 
     def column(name: str, inputs: int, outputs: int, reads: str = source) -> Linear:
         return Linear(f"kda/{name}", inputs, outputs, shard="column", reads=reads)
 
-    def low_rank(name: str) -> Linear:
-        return Linear(f"kda/{name}", width, head_dim, reads=source)
+    def per_channel(name: str) -> Items:
+        if not low_rank:
+            return (column(f"{name}_proj", width, inner),)
+        return Linear(f"kda/{name}_a_proj", width, head_dim, reads=source), column(
+            f"{name}_b_proj", head_dim, inner, ""
+        )
 
     return (
         *(column(name, width, inner) for name in ("q_proj", "k_proj", "v_proj")),
         Convolution("kda/conv", 3 * inner, kernel, bias=False, shard="column"),
         Pointwise("kda/act", 3 * inner, "silu", shard="column"),
-        low_rank("f_a_proj"),
-        column("f_b_proj", head_dim, inner, ""),
+        *per_channel("f"),
         Weight("kda/A_log, dt_bias", inner + heads, shard="column"),
         column("b_proj", width, heads),
         Recurrence("kda/rule", "kda", heads=heads, key_dim=head_dim, value_dim=head_dim, state=state),
-        low_rank("g_a_proj"),
-        column("g_b_proj", head_dim, inner, ""),
+        *per_channel("g"),
         RMS("kda/norm", head_dim, groups=heads, shard="column", reads="kda/rule"),
         Pointwise("kda/gate", inner, "sigmoid", gated=True, shard="column"),
         Linear("kda/out_proj", inner, width, shard="row"),
@@ -153,3 +158,28 @@ def kimi_linear(c: Fields) -> Model:
     (stack,) = model.stacks  # its head is never tied, whatever the configuration says (KimiLinearForCausalLM)
     ends = tuple(replace(item, tied=False) if isinstance(item, Linear) else item for item in stack.after)
     return replace(model, stacks=(replace(stack, after=ends),))
+
+
+def ling_hybrid(c: Fields) -> Model:
+    """Ling 3: Kimi-delta layers, the last of each group of latent attention with a gate for each head.
+
+    Source: transformers 5.24, modular_bailing_hybrid.py.
+    """
+    a, layers, group = latent(c), c.layers(), c.size("layer_group_size")
+    heads, head_dim = a.heads, c.size("head_dim")
+    plain = ["linear_attention" if (i + 1) % group else "full_attention" for i in range(layers)]
+    kinds = c.per_layer("layer_types", layers, "") if c.has("layer_types") else plain
+    sparse = sparse_layers(c, layers)
+    feeds = _feeds(c, a.width, sparse, replace(FINE_GRAINED, experts="num_local_experts"))
+    delta = partial(kimi_delta, a.width, heads, head_dim, c.size("short_conv_kernel_size"), low_rank=False)
+
+    def gated(source: str) -> Items:
+        *first, out = latent_attention(a, source)
+        gate = Linear("attention/g_proj", a.width, heads, shard="column", reads=source)
+        times = Pointwise("attention/gate", heads * a.v_dim, "sigmoid", shard="column")
+        return *first, gate, times, out
+
+    def layer(key: tuple[str, bool]) -> Items:
+        return layer_of("pre", a.width, RMS, gated if key[0] == "full_attention" else delta, feeds[key[1]])
+
+    return language_model(c, one_of_each(zip(kinds, sparse, strict=True), layer), kinds, tied=False)
