@@ -193,7 +193,7 @@ def _find(spec: str, index: _Index) -> Record | None:
     """The record that `spec` names; a hub id within its organisation, of known publishers, or of re-packed weights."""
     if "/" not in spec:
         organisation, _, tail = spec.partition("_")  # google_gemma-3-27b-it
-        known = index.find(spec) or index.same_architecture(spec) or _tagged(spec, index) or _of_bedrock(spec, index)
+        known = index.find(spec) or index.same_architecture(spec) or _of_tag(spec, index) or _of_bedrock(spec, index)
         return known or (_find(f"{organisation}/{tail}", index) if _key(organisation) in index.publishers else None)
     exact = index.exact.get(_key(spec))
     organisation, _, tail = spec.rpartition("/")
@@ -207,7 +207,7 @@ def _find(spec: str, index: _Index) -> Record | None:
     return near if same and "/" not in organisation else None
 
 
-def _tagged(spec: str, index: _Index) -> Record | None:
+def _of_tag(spec: str, index: _Index) -> Record | None:
     """The record that a tag of Ollama's library means: of that size, or the family's default if it has that size."""
     match = re.fullmatch(_TAG, stem(spec)) if ":" in spec else None
     if match is None:
@@ -215,8 +215,8 @@ def _tagged(spec: str, index: _Index) -> Record | None:
     family, tag = match["family"], match["size"]
     sized = f"{family}:{tag}"
     default = index.find(family) or index.same_architecture(family)
-    size, stated = size_of(tag) or 0.0, default and default.get("parameters")
-    of_that_size = stated is not None and abs(size / stated - 1) <= ROUNDED
+    size, stated = size_of(tag), default.get("parameters") if default else None
+    of_that_size = size and stated and abs(size / stated - 1) <= ROUNDED
     return index.find(sized) or index.same_architecture(sized) or (default if of_that_size else None)
 
 

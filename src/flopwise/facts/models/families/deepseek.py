@@ -173,13 +173,13 @@ def ling_hybrid(c: Fields) -> Model:
     feeds = _feeds(c, a.width, sparse, replace(FINE_GRAINED, experts="num_local_experts"))
     delta = partial(kimi_delta, a.width, heads, head_dim, c.size("short_conv_kernel_size"), low_rank=False)
 
-    def gated(source: str) -> Items:
+    def attend(source: str) -> Items:
         *first, out = latent_attention(a, source)
         gate = Linear("attention/g_proj", a.width, heads, shard="column", reads=source)
         times = Pointwise("attention/gate", heads * a.v_dim, "sigmoid", shard="column")
         return *first, gate, times, out
 
     def layer(key: tuple[str, bool]) -> Items:
-        return layer_of("pre", a.width, RMS, gated if key[0] == "full_attention" else delta, feeds[key[1]])
+        return layer_of("pre", a.width, RMS, attend if key[0] == "full_attention" else delta, feeds[key[1]])
 
     return language_model(c, one_of_each(zip(kinds, sparse, strict=True), layer), kinds, tied=False)

@@ -70,14 +70,14 @@ def step3_text(c: Fields) -> Model:
     experts = mixture(c, replace(_MANNER, experts="moe_num_experts", top_k="moe_top_k"), width)
     dense = plain_feed(c, NO_BIASES, c.size("intermediate_size"))
 
-    def factored(source: str) -> Items:
+    def attend(source: str) -> Items:
         query, *rest = attention(base, source)
         assert isinstance(query, Linear)
         narrow = Linear("attention/q_a_proj", width, rank, reads=source), RMS("attention/q_a_norm", rank)
         return *narrow, replace(query, inputs=rank, reads=""), *rest
 
     def layer(sparse: bool) -> Items:
-        return layer_of("pre", width, RMS, factored, partial(moe, experts) if sparse else dense)
+        return layer_of("pre", width, RMS, attend, partial(moe, experts) if sparse else dense)
 
     sparse = _sparse(c, c.layers())
     return language_model(c, one_of_each(sparse, layer), expert_names(sparse), tied=False)
