@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from flopwise.errors import SpecError
+from flopwise.facts.architecture import Experts, Linear
 from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
 from flopwise.facts.models.families import FAMILIES, STEERED
-from flopwise.ops.tensors import parameters
+from flopwise.ops.cache import kv_bytes_per_token
+from flopwise.ops.tensors import item_parameters, parameters
 
 ORACLE = Path(__file__).resolve().parents[1] / "oracle"
 RECORD = json.loads((ORACLE / "parameters.json").read_text(encoding="utf-8"))
@@ -66,7 +68,7 @@ def test_a_promised_family_is_counted(family: str) -> None:
 def test_no_family_is_left_without_a_count() -> None:
     # spellings of others; types of ours that transformers lacks (held against published sizes in the catalog)
     other_names = {"RefinedWeb", "RefinedWebModel", "minimax_text_01", "gemma3n", "qwen3_5_moe", "deit"}
-    ours = {"gpt3", "megatron", "palm", "internlm2"}
+    ours = {"gpt3", "megatron", "palm", "internlm2", "grok", "arctic", "nemotron-nas", "step3_text", "phi3small"}
     configurations = (ORACLE / "configurations.py").read_text(encoding="utf-8")
     configurations += (ORACLE / "random.json").read_text(encoding="utf-8")
     ours.add("dbrx")  # tests/ops/test_random_configurations.py
@@ -90,6 +92,66 @@ def test_kinds_of_layers_that_cannot_be(kinds: list[str]) -> None:
     config = {"model_type": "zamba2", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
     with pytest.raises(SpecError, match="layers_block_type"):
         model_from_config({**config, "vocab_size": 100, "layers_block_type": kinds}, name="z")
+
+
+def test_layers_of_a_pruned_llama_have_what_their_blocks_say() -> None:
+    blocks = [
+        {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 2.0}},
+        {"attention": {"no_op": True}, "ffn": {"ffn_mult": 0.5}},
+        {"attention": {"replace_with_linear": True}, "ffn": {"no_op": True}},
+        {"attention": {"no_op": True}, "ffn": {"no_op": True}},
+        {"attention": {"n_heads_in_group": 2}, "ffn": {"replace_with_linear": True}},
+    ]
+    sizes = {"hidden_size": 384, "num_hidden_layers": 5, "num_attention_heads": 8, "vocab_size": 100}
+    model = model_from_config({"model_type": "nemotron-nas", **sizes, "block_configs": blocks}, name="n")
+    attend = 2 * 384 * 384
+    layers = (
+        (attend + 2 * 384 * 2 * 48 + 384) + (3 * 384 * 512 + 384),  # 2 x 2 x 384 / 3 columns are a multiple of 256
+        3 * 384 * 256 + 384,  # 128 columns are rounded up
+        384 * 384 + 384,
+        (attend + 2 * 384 * 4 * 48 + 384) + (384 * 384 + 384),
+    )
+    assert parameters(model) == 2 * 100 * 384 + 384 + sum(layers)
+    assert model.stacks[0].num_layers == len(layers)
+    assert kv_bytes_per_token(model, 2) == 2 * 2 * (2 + 4) * 48
+
+
+@pytest.mark.parametrize(
+    "blocks", [[], ["attention"], [{"attention": {"n_heads_in_group": 3}, "ffn": {"ffn_mult": 1.0}}]]
+)
+def test_blocks_of_a_pruned_llama_that_cannot_be(blocks: list[object]) -> None:
+    sizes = {"hidden_size": 384, "num_hidden_layers": 1, "num_attention_heads": 8, "vocab_size": 100}
+    with pytest.raises(SpecError, match=r"block_configs|n_heads_in_group"):
+        model_from_config({"model_type": "nemotron-nas", **sizes, "block_configs": blocks}, name="n")
+
+
+def test_neighbours_that_share_keys_and_values_cache_them_once() -> None:
+    """Hunyuan-Large: 32 of 64 layers keep 8 keys and values of 80 elements, in 16 bits."""
+    assert kv_bytes_per_token(load_model("Hunyuan-Large-389B"), 2) == 32 * 2 * 8 * 80 * 2
+
+
+def test_experts_that_return_their_input_do_no_work() -> None:
+    """LongCat-Flash: a third of 12 choices; the router chooses among all 768, and two attentions a layer are cached."""
+    model = load_model("LongCat-Flash-560B")
+    experts = [i for layer in model.stacks[0].kinds for i in layer.items if isinstance(i, Experts)]
+    routers = [i for layer in model.stacks[0].kinds for i in layer.items if i.name == "router"]
+    assert {(e.experts, e.top_k) for e in experts} == {(512, 8)}
+    assert {r.outputs for r in routers if isinstance(r, Linear)} == {768}
+    assert kv_bytes_per_token(model, 2) == 2 * 28 * (512 + 64) * 2
+
+
+def test_queries_of_low_rank_and_one_key() -> None:
+    """Step 3, a layer's attention by hand (arXiv 2507.19427, table 2): 64 heads of 256 through a rank of 2,048."""
+    model = load_model("Step3")
+    items = model.stacks[0].kinds[0].items
+    attend = sum(item_parameters(i) for i in items if i.name.startswith("attention/"))
+    assert attend == 7168 * 2048 + 2048 + 2048 * 64 * 256 + 2 * 7168 * 256 + 64 * 256 * 7168
+    assert kv_bytes_per_token(model, 2) == 61 * 2 * 256 * 2
+
+
+def test_the_last_of_each_group_of_layers_caches_a_latent() -> None:
+    """Ling 3: one of six of 42 layers, a vector of 512 and 64 rotated elements a token, in 16 bits."""
+    assert kv_bytes_per_token(load_model("Ling-3.0-Flash"), 2) == 7 * (512 + 64) * 2
 
 
 def test_families_whose_routers_add_a_bias_are_those_of_transformers() -> None:

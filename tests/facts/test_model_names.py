@@ -9,7 +9,7 @@ import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.models.catalog import load_model
-from flopwise.ops.tensors import parameters
+from flopwise.ops.tensors import active_parameters, parameters
 from named import FACTS
 
 NAMES = [
@@ -396,7 +396,10 @@ TAGS = [
     ("gemma3", "Gemma-3-4B (text tower)"), ("qwen3", "Qwen3-8B"), ("qwen3:30b", "Qwen3-30B-A3B"),
     ("qwen3-coder", "Qwen3-30B-A3B"), ("gpt-oss", "gpt-oss-20b"), ("deepseek-r1:32b", "Qwen2.5-32B"),
     ("granite4:small-h", "Granite-4.0-H-Small"), ("phi3:14b", "Phi-3-medium-4k"),
-    ("llama3.2-vision", "Llama-3.2-11B-Vision"),
+    ("llama3.2-vision", "Llama-3.2-11B-Vision"), ("mistral-large:123b", "Mistral-Large-2 123B"),
+    ("mistral-small:22b-instruct-2409-q4_K_M", "Codestral-22B"), ("magistral:24b", "Mistral-Small-24B-2501"),
+    ("hermes3:405b", "Llama-3.1-405B"), ("granite3-moe:3b", "Granite-3.0-3B-A800M"), ("r1-1776:671b", "DeepSeek-R1"),
+    ("gpt-oss:120b-cloud", "gpt-oss-120b"), ("mxbai-embed-large:335m", "BERT large (uncased)"),
 ]  # fmt: skip
 """Tags of Ollama's library; one without a size is its default."""
 
@@ -407,6 +410,36 @@ def test_tags_of_ollama_are_known(tag: str, network: str) -> None:
     assert found.name == network
     size = any(c.isdigit() for c in tag.partition(":")[2])
     assert size or tag.startswith("granite") or any(f"{tag} is read as {network}" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("tag", ["mistral-large:99b", "qwq:7b", "mixtral:8x9b", "gpt-4o:8b", "mxbai-embed-large:33m"])
+def test_a_tag_of_another_size_than_the_default_is_not_it(tag: str) -> None:
+    with pytest.raises(UnknownNameError):
+        FACTS.model(tag, offline=True)
+
+
+OFFERED = [
+    ("us.meta.llama3-3-70b-instruct-v1:0", "Llama-3.3-70B-Instruct"), ("deepseek.r1-v1:0", "DeepSeek-R1"),
+    ("mistral.mistral-7b-instruct-v0:2", "Mistral-7B-v0.2"), ("openai.gpt-oss-120b-1:0", "gpt-oss-120b"),
+    ("mistral.mixtral-8x7b-instruct-v0:1", "Mixtral-8x7B"), ("ai21.jamba-1-5-large-v1:0", "Jamba-1.5-Large"),
+    ("qwen.qwen3-coder-480b-a35b-v1:0", "Qwen3-Coder-480B-A35B"), ("z-ai/glm-4.5-air", "GLM-4.5-Air"),
+    ("google/gemma-3-27b-it:free", "Gemma-3-27B (text tower)"), ("meta/llama-3.1-405b-instruct", "Llama-3.1-405B"),
+    ("DeepSeek V3.1 Terminus (Reasoning)", "DeepSeek-V3"), ("llama2-70b-99.9", "Llama-2-70B"),
+    ("meituan/longcat-flash-chat", "LongCat-Flash-560B"), ("deepseek/deepseek-chat-v3-0324", "DeepSeek-V3"),
+    ("nvidia/llama-3.3-nemotron-super-49b-v1.5", "Llama-3.3-Nemotron-Super-49B"),
+]  # fmt: skip
+"""As Bedrock, OpenRouter, NVIDIA's catalog, Artificial Analysis and MLPerf write names."""
+
+
+@pytest.mark.parametrize(("given", "network"), OFFERED)
+def test_names_of_catalogs_and_leaderboards_are_known(given: str, network: str) -> None:
+    assert FACTS.model(given, offline=True).name == network
+
+
+@pytest.mark.parametrize("given", ["openai.gpt-4o-v1:0", "anthropic.claude-3-opus-v1:0", "amazon.nova-pro-v1:0"])
+def test_models_that_only_their_owner_runs_are_refused(given: str) -> None:
+    with pytest.raises(SpecError):
+        FACTS.model(given, offline=True)
 
 
 def test_publishers_are_listed_once_in_order() -> None:
@@ -448,8 +481,26 @@ PUBLISHED = [
     ("MADLAD-400-3B-MT", 2.94e9, 0.001), ("M2M100-12B", 11.8e9, 0.001), ("PowerLM-3B", 3.51e9, 0.001),
     ("Orion-14B", 14.5e9, 0.001), ("SqueezeBERT", 51.1e6, 0.001), ("FNet-base", 83e6, 0.003),
     ("Minerva-7B", 7.4e9, 0.001), ("Ettin-decoder-150M", 150e6, 0.003), ("Sarvam-105B", 105e9, 0.01),
+    ("Snowflake-Arctic-480B", 480e9, 0.004), ("Grok-2", 270e9, 0.003), ("LongCat-Flash-560B", 560e9, 0.002),
+    ("Llama-3.3-Nemotron-Super-49B", 49.867e9, 0.0001), ("Llama-3.1-Nemotron-Ultra-253B", 253.4e9, 0.0001),
+    ("Hunyuan-Large-389B", 389e9, 0.001), ("A.X-K1", 519e9, 0.001), ("Mistral-Small-4-119B", 119e9, 0.001),
+    ("Phi-3-small-8k", 7.39e9, 0.001), ("LFM2-24B-A2B", 23.8e9, 0.002), ("Hy3-preview", 295e9, 0.001),
+    ("InternVL3.5-30B-A3B", 30.8e9, 0.002), ("InternVL2.5-26B", 25.5e9, 0.001), ("LLaVA-OneVision-7B", 8.03e9, 0.001),
 ]  # fmt: skip
 """Parameters that the models' papers and cards state, and how finely they round them."""
+
+
+ACTIVE = [
+    ("LongCat-Flash-560B", 27e9, 0.04), ("Hunyuan-Large-389B", 52e9, 0.02), ("Step3", 38e9, 0.03),
+    ("Grok-2", 115e9, 0.005), ("Snowflake-Arctic-480B", 17e9, 0.03), ("A.X-K1", 33e9, 0.01),
+    ("Hy3-preview", 21e9, 0.02),
+]  # fmt: skip
+"""The parameters that a token uses, as their publishers state them."""
+
+
+@pytest.mark.parametrize(("name", "published", "near"), ACTIVE)
+def test_active_sizes_are_those_that_their_publishers_state(name: str, published: float, near: float) -> None:
+    assert active_parameters(load_model(name)) == pytest.approx(published, rel=near)
 
 
 @pytest.mark.parametrize(("name", "published", "near"), PUBLISHED)

@@ -42,7 +42,7 @@ blenderbot blenderbot-small m2m_100 minicpm3 youtu recurrent_gemma longformer ro
 switch_transformers longt5 led prophetnet beit vit_msn ijepa data2vec-vision yolos vit_mae wav2vec2 hubert
 gpt_neox_japanese dinov3_vit
 bert-generation squeezebert modernbert-decoder exaone hy_v3 laguna sarvam_moe sarvam_mla olmo_hybrid fsmt nllb-moe
-diffllama doge audio-spectrogram-transformer unispeech unispeech-sat
+diffllama doge audio-spectrogram-transformer unispeech unispeech-sat axk1 bailing_hybrid
 """.split()  # noqa: SIM905 - a table of words
 
 SKIPPED = re.compile(

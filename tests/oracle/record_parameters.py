@@ -38,7 +38,18 @@ BASE = {
     "dinov3_vit",
 }
 IMAGE_CLASSES = {"vit", "deit", "vit_msn", "ijepa"}
-OURS = {"gpt3", "megatron", "palm", "internlm2", "dbrx"}  # types of ours, or of code that lives on the hub
+OURS = {
+    "gpt3",
+    "megatron",
+    "palm",
+    "internlm2",
+    "dbrx",
+    "grok",
+    "arctic",
+    "nemotron-nas",
+    "step3_text",
+    "phi3small",
+}  # types of ours, or of code that lives on the hub
 SAME = {"kimi_k2": "deepseek_v3"}  # types that the hub's code makes of a class in transformers
 SEQUENCE = {"t5", "mt5", "umt5", "bart", "mbart", "pegasus", "m2m_100", "marian"}
 SPEECH = {"whisper"}

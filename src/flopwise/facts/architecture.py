@@ -279,7 +279,7 @@ class Model:
     checkpoint_format: str | None = None  # of the published weights, a row of data/weight_formats.csv; None: 16 bits
     fp8_linear: bool = False  # where experts are in mxfp4, its other linear weights are in 8 bits (DeepSeek V4)
     sees: bool = False  # its checkpoint has a vision tower, too, of which no stack tells: engines load it as such
-    tower_parameters: int = 0  # of that tower and its projector, stored in 16 bits; 0: not known
+    tower_parameters: int = 0  # of all towers left out, projectors included, stored in 16 bits; 0: not known
     notes: tuple[str, ...] = ()  # what was assumed of it alone
     num_predictors: int = 0  # layers for multi-token prediction that its configuration names,
     predictors: tuple[Layer, ...] = ()  # and what they are made of, in no stack until `with_predictors`

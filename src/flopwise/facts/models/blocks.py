@@ -80,6 +80,7 @@ class Mixture:
     shared_bias: bool = False  # shared experts have biases
     router_bias: bool = False  # a bias of the router's linear
     selection_bias: bool = False  # a learned number an expert that only their selection sees (ERNIE 4.5)
+    idle: int = 0  # further experts, which return what they are given (LongCat-Flash)
     latent: int = 0  # experts work in this smaller width, between two projections (Nemotron 3)
     groups: int = 1  # of experts; a token goes to those of at most `top_groups`
     top_groups: int = 1
@@ -94,9 +95,9 @@ def moe(m: Mixture, source: str) -> Items:
         top_groups=m.top_groups,
     )  # fmt: skip
     items: list[Item] = [
-        Linear("router", m.width, m.experts, bias=m.router_bias, reads=source),
+        Linear("router", m.width, m.experts + m.idle, bias=m.router_bias, reads=source),
         *((Weight("router/selection_bias", m.experts),) if m.selection_bias else ()),
-        Pointwise("router/softmax", m.experts, "softmax"),
+        Pointwise("router/softmax", m.experts + m.idle, "softmax"),
     ]
     if m.latent:
         items.append(Linear("latent/down_proj", m.width, m.latent, reads=source))

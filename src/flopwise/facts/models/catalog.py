@@ -2,12 +2,11 @@
 
 A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `parameters`, `active_parameters`, `notes`,
 `checkpoint_format` where the weights are not published in 16 bits, `fp8_linear` where they are in 8 bits beside experts
-in mxfp4, `sees` where the checkpoint has a vision tower that
-is left out (and `tower_parameters`, its size), and either `config`, in Hugging Face's layout with the fields that
-matter, or `kind` and `published`, for networks known by published figures. `FOLDER/models.jsonl` of your own adds and
-overrides lines. `model_aliases.json` has other names of them, `model_series.json` models that were tuned from them, by
-name or series, and `model_publishers.json` organisations of the hub whose models have the architecture that their names
-say.
+in mxfp4, `sees` where the checkpoint has a vision tower that is left out, `tower_parameters`, the size of what is left
+out (a tower for sound, too), and either `config`, in Hugging Face's layout with the fields that matter, or `kind` and
+`published`, for networks known by published figures. `FOLDER/models.jsonl` of your own adds and overrides lines.
+`model_aliases.json` has other names of them, `model_series.json` models that were tuned from them, by name or series,
+and `model_publishers.json` organisations of the hub whose models have the architecture that their names say.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from flopwise.errors import SpecError, UnknownNameError
 from flopwise.facts.architecture import Attend, Model, ModelKind, Published
 from flopwise.facts.models.config import model_from_config, named_format
 from flopwise.facts.models.fields import DEFAULTS_FILE, SHIPPED_DEFAULTS, ClassDefaults
-from flopwise.facts.models.sizes import VOCAB, size_of, typical_config
+from flopwise.facts.models.sizes import ROUNDED, VOCAB, size_of, typical_config
 from flopwise.facts.tables import read_json_object
 from flopwise.values import replace
 
@@ -37,7 +36,8 @@ FILES = (MODELS_FILE, ALIASES_FILE, DEFAULTS_FILE)
 Record = Mapping[str, Any]
 _VARIANTS = (  # this and others as texts: names that are exact need none of them, and compiling takes milliseconds
     r"(?i)[-_ ]*"
-    r"(\((text|text tower|uncased|lm part)\)|instruct|chat|base|hf|it|pt|thinking|preview|sft|dpo|latest|v1\.0)$"
+    r"(\((text|text tower|uncased|lm part|(non-)?reasoning|high|low|mlperf)\)|instruct|chat|base|hf|it|pt|thinking"
+    r"|preview|sft|dpo|latest|v1\.0|:(free|nitro)|-cloud)$"
 )
 _TUNED = r"(?i)[-_](instruct|chat|it|thinking)(?=[-_])"
 """What a tuned model has within its name: Mixtral-8x22B-Instruct-v0.1."""
@@ -50,6 +50,10 @@ _FORMATS = (
     r"|f16|fp16|\d([.]\d+)?bit|dwq|dynamic|block|kv|quantized|unsloth|auto-?round|exl[23]|\d([.]\d+)?bpw|w\d+a\d+|g\d+|\d+g"
     r"|(ud[-_])?i?q\d+(_[a-z0-9]+)*|tq\d_0)$"
 )
+_TAG = r"(?i)(?P<family>[^:/]+):(?P<size>(\d+x)?\d+(\.\d+)?[bm])(-(instruct|chat|text|it|\d{4}))*"
+"""A tag of Ollama's library, without what `stem` takes away: its size, and the variant or month after it."""
+_BEDROCK = r"(?i)(([a-z]+)\.)?(?P<vendor>[a-z0-9]+)\.(?P<name>[^/:]+?)(-v0:(?P<minor>\d)|(-v?\d+)?:\d+)"
+"""An id of Amazon Bedrock: region, vendor, name, and version of the name (v0:2) or of the offer (v1:0)."""
 _BETWEEN = re.compile(r"(?<=\d)[\W_]+(?=\d)")
 _NUMBERS = r"\d+(?:\.\d+)?"
 _OTHER = re.compile(r"[^a-z0-9.+-]|(?<!\d)[.-]|[.-](?!\d)")
@@ -189,7 +193,7 @@ def _find(spec: str, index: _Index) -> Record | None:
     """The record that `spec` names; a hub id within its organisation, of known publishers, or of re-packed weights."""
     if "/" not in spec:
         organisation, _, tail = spec.partition("_")  # google_gemma-3-27b-it
-        known = index.find(spec) or index.same_architecture(spec)
+        known = index.find(spec) or index.same_architecture(spec) or _of_tag(spec, index) or _of_bedrock(spec, index)
         return known or (_find(f"{organisation}/{tail}", index) if _key(organisation) in index.publishers else None)
     exact = index.exact.get(_key(spec))
     organisation, _, tail = spec.rpartition("/")
@@ -201,6 +205,30 @@ def _find(spec: str, index: _Index) -> Record | None:
     near = index.find(tail)
     same = near is not None and bool(near.get("hf_id")) and _key(near["hf_id"].split("/")[0]) == _key(organisation)
     return near if same and "/" not in organisation else None
+
+
+def _of_tag(spec: str, index: _Index) -> Record | None:
+    """The record that a tag of Ollama's library means: of that size, or the family's default if it has that size."""
+    match = re.fullmatch(_TAG, stem(spec)) if ":" in spec else None
+    if match is None:
+        return None
+    family, tag = match["family"], match["size"]
+    sized = f"{family}:{tag}"
+    default = index.find(family) or index.same_architecture(family)
+    size, stated = size_of(tag), default.get("parameters") if default else None
+    of_that_size = size and stated and abs(size / stated - 1) <= ROUNDED
+    return index.find(sized) or index.same_architecture(sized) or (default if of_that_size else None)
+
+
+def _of_bedrock(spec: str, index: _Index) -> Record | None:
+    """The record that an id of Amazon Bedrock means: `us.meta.llama3-3-70b-instruct-v1:0`, `deepseek.r1-v1:0`."""
+    match = re.fullmatch(_BEDROCK, spec) if ":" in spec else None
+    if match is None:
+        return None
+    name = match["name"] + (f"-v0.{match['minor']}" if match["minor"] else "")
+    name = re.sub(r"(?<=\d)-(?=\d-)", ".", name)  # llama3-3-70b
+    spellings = name, f"{match['vendor']}-{name}"
+    return next((r for s in spellings if (r := index.find(s) or index.same_architecture(s)) is not None), None)
 
 
 def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -> Model:

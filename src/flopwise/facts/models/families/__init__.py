@@ -21,20 +21,27 @@ _BY_FILE: dict[str, dict[str, str]] = {
             "llama mistral ministral ministral3 qwen2 qwen3 internlm2 internlm3 granite smollm3 seed_oss arcee helium "
             "ernie4_5 exaone4 olmo olmo2 olmo3 gemma gemma2 gemma3_text phi phi3 glm glm4 cohere cohere2 nemotron "
             "starcoder2 stablelm apertus bitnet cwm granite_swa hunyuan_v1_dense hyperclovax iquestcoder jais2 "
-            "nanochat persimmon vaultgemma exaone qwen2_vl_text qwen2_5_vl_text qwen3_vl_text"
-        )
+            "nanochat persimmon vaultgemma exaone phi3small qwen2_vl_text qwen2_5_vl_text qwen3_vl_text"
+        ),
+        "nemotron_nas": "nemotron-nas",
     },
     "moe": {
         "mixture_model": (
             "mixtral qwen2_moe qwen3_moe phimoe olmoe granitemoe granitemoeshared gpt_oss minimax_m2 glm4_moe dots1 "
             "mimo_v2_flash qwen3_vl_moe_text minimax_m3_vl_text afmoe cohere2_moe ernie4_5_moe exaone_moe flex_olmo "
-            "granitemoe_swa hunyuan_v1_moe mellum solar_open hy_v3 laguna sarvam_moe"
+            "granitemoe_swa hunyuan_v1_moe mellum solar_open hy_v3 laguna sarvam_moe grok"
         ),
+        "arctic": "arctic",
         "llama4": "llama4_text",
     },
     "deepseek": {
-        "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 youtu minicpm3 sarvam_mla",
+        "deepseek": (
+            "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 youtu minicpm3 sarvam_mla mistral4 "
+            "axk1"
+        ),
+        "longcat_flash": "longcat_flash",
         "kimi_linear": "kimi_linear",
+        "ling_hybrid": "bailing_hybrid",
     },
     "gpt": {
         "gpt2": "gpt2 gpt-sw3 gpt3 megatron gpt_bigcode",
@@ -111,7 +118,7 @@ _BY_FILE: dict[str, dict[str, str]] = {
     },
     "gemma": {"gemma4": "gemma4", "gemma4_text": "gemma4_text", "gemma3n_text": "gemma3n_text", "gemma3n": "gemma3n"},
     "deepseek4": {"deepseek4": "deepseek_v4"},
-    "step": {"step_text": "step3p5", "step": "step3p7"},
+    "step": {"step_text": "step3p5", "step": "step3p7", "step3_text": "step3_text"},
 }
 """By file and function, the model types that it reads."""
 FAMILIES: dict[str, tuple[str, str]] = {
@@ -121,10 +128,10 @@ FAMILIES: dict[str, tuple[str, str]] = {
     for model_type in types.split()
 }
 STEERED = frozenset({
-    "afmoe", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe",
-    "glm4_moe_lite", "glm_moe_dsa", "hy_v3", "kimi_k2", "kimi_k25", "kimi_linear", "laguna", "lfm2_moe",
-    "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text", "nemotron_h", "sarvam_mla", "sarvam_moe", "solar_open",
-    "step3p5", "step3p7",
+    "afmoe", "axk1", "bailing_hybrid", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "ernie4_5_moe",
+    "exaone_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "hy_v3", "kimi_k2", "kimi_k25", "kimi_linear", "laguna",
+    "lfm2_moe", "longcat_flash", "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text", "nemotron_h", "sarvam_mla",
+    "sarvam_moe", "solar_open", "step3p5", "step3p7",
 })  # fmt: skip
 """Families whose routers add a number an expert to the scores that select, which evened out the load in training.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Literal
 
-from flopwise.facts.architecture import PREDICTED_HEAD, Layer, Linear, Model, Pointwise, Weight
+from flopwise.facts.architecture import PREDICTED_HEAD, Item, Layer, Linear, Model, Pointwise, Weight
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import (
     LAYER_NORM,
@@ -19,6 +20,7 @@ from flopwise.facts.models.blocks import (
     layer_of,
     mlp,
     one_of_each,
+    residual,
 )
 from flopwise.facts.models.fields import Fields
 from flopwise.values import dataclass, replace
@@ -113,6 +115,7 @@ TRAITS |= {
         norm=LAYER_NORM, bias=True, out_bias=True, mlp_bias=True, gated=False, fused_attention=True, qk_norm="head",
         qk_norm_key="qk_layernorm", qk_normal=LAYER_NORM,
     ),
+    "phi3small": Traits(norm=LAYER_NORM, bias=True, out_bias=True, mlp_bias=True, fused_attention=True, fused_mlp=True),
     "vaultgemma": Traits(mlp_bias=False, embed_scale=True),
 }  # fmt: skip
 TRAITS |= {"qwen2_vl_text": TRAITS["qwen2"], "qwen2_5_vl_text": TRAITS["qwen2"], "qwen3_vl_text": TRAITS["qwen3"]}
@@ -243,6 +246,56 @@ def llama(c: Fields) -> Model:
         return layer_of(t.arrangement, a.width, t.norm, partial(attention, a), feed, scale=t.scaled)
 
     return language_model(c, one_of_each(attends, layer), traits=t)
+
+
+def nemotron_nas(c: Fields) -> Model:
+    """Llama with layers that a search pruned: each with heads and columns of its own, or without either block.
+
+    Source: the code beside nvidia/Llama-3_3-Nemotron-Super-49B-v1 (`block_configs`): so many query heads a key-value
+    head, and 2/3 of `ffn_mult` times the width in columns, rounded up to 256. Layers left without both are no layers.
+    """
+    width, heads, act = c.size("hidden_size"), c.size("num_attention_heads"), activation(c.text("hidden_act", "silu"))
+    given = c.sequence("block_configs") or []
+    if not given or not all(isinstance(block, dict) for block in given):
+        raise c.wrong("block_configs", given, "a list of objects is needed, one a layer")
+
+    def shape(index: int) -> tuple[int | str, int | str]:
+        """Key-value heads and columns of a layer; "linear": one matrix in their place, 0: nothing."""
+        block = c.within(given[index], "", f"{c.where}: block_configs {index}", nested=True)
+        attend, feed = block.part("attention"), block.part("ffn")
+        group = 0 if attend.flag("no_op") or attend.flag("replace_with_linear") else attend.size("n_heads_in_group")
+        if group and heads % group:
+            raise attend.wrong("n_heads_in_group", group, f"it must divide num_attention_heads = {heads}")
+        columns = int(2 * feed.number("ffn_mult") * width / 3)
+        return (
+            "linear" if attend.flag("replace_with_linear") else heads // group if group else 0,
+            "linear"
+            if feed.flag("replace_with_linear")
+            else 0
+            if feed.flag("no_op")
+            else math.ceil(columns / 256) * 256,
+        )
+
+    base = Attention(
+        width=width, heads=heads, kv_heads=heads, head_dim=width // heads, rope_dim=width // heads
+    )  # fmt: skip
+
+    def layer(key: tuple[int | str, int | str]) -> Items:
+        kv_heads, columns = key
+        source, items = "input", tuple[Item, ...]()
+        if kv_heads:
+            plain = (Linear("attention/linear", width, width, reads="input_norm"),)
+            made = plain if isinstance(kv_heads, str) else attention(replace(base, kv_heads=kv_heads), "input_norm")
+            items = RMS("input_norm", width), *made, residual("attention/residual", width, "input")
+            source = "attention/residual"
+        if columns:
+            plain = (Linear("mlp/linear", width, width, reads="post_norm"),)
+            made = plain if isinstance(columns, str) else mlp(width, columns, act, "post_norm")
+            items = *items, RMS("post_norm", width), *made, residual("mlp/residual", width, source)
+        return items
+
+    rows = one_of_each(filter(any, map(shape, range(len(given)))), layer)
+    return language_model(c, rows, tied=False)
 
 
 def _without_rope(c: Fields, t: Traits, layer: int, window: int | None) -> bool:

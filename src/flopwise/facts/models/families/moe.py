@@ -6,7 +6,18 @@ from functools import partial
 
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.attend import Attention, attention
-from flopwise.facts.models.blocks import LAYER_NORM, Items, Mixture, activation, layer_of, mlp, moe, one_of_each
+from flopwise.facts.models.blocks import (
+    LAYER_NORM,
+    RMS,
+    Items,
+    Mixture,
+    activation,
+    layer_of,
+    mlp,
+    moe,
+    one_of_each,
+    residual,
+)
 from flopwise.facts.models.families.llama import (
     NO_BIAS,
     NO_BIASES,
@@ -98,6 +109,11 @@ MANNERS["laguna"] = replace(
     MANNERS["afmoe"], traits=Traits(mlp_bias=False, qk_norm="head"), shared="shared_expert_intermediate_size",
     shared_count="",
 )  # fmt: skip
+MANNERS["grok"] = Manner(
+    traits=replace(NO_BIASES, arrangement="sandwich", embed_scale=True), hidden="moe_intermediate_size",
+    shared="intermediate_size",
+)  # fmt: skip
+"""Grok 2: a dense block beside the experts. Source: SGLang, models/grok.py (`residual_moe`)."""
 MANNERS["sarvam_moe"] = MANNERS["glm4_moe"]
 MANNERS["qwen3_vl_moe_text"] = MANNERS["qwen3_moe"]
 
@@ -168,11 +184,17 @@ def expert_names(sparse: list[bool]) -> list[str]:
 
 
 def _attentions(c: Fields, base: Attention, layers: int) -> list[Attention]:
-    """The attention of each layer: full or windowed; MiMo's windowed layers have heads of their own."""
+    """The attention of each layer: full or windowed; MiMo's windowed layers have heads of their own.
+
+    Hunyuan-Large shares keys and values between neighbours. Source: its report, arXiv 2411.02265, section 2.1.
+    """
     if c.model_type == "laguna":
         return _own_heads(c, base, layers)
     if c.model_type == "minimax_m3_vl_text":
         return _block_sparse(c, base, layers)
+    if c.flag("use_cla"):
+        every = c.size("cla_share_factor", 2)
+        return [replace(base, kv_shared=i % every > 0) for i in range(layers)]
     if c.model_type != "mimo_v2_flash":
         return [replace(base, window=w) for w in windows(c, layers)]
     full = replace(base, v_dim=c.size("v_head_dim", base.head_dim))
@@ -230,7 +252,7 @@ def llama4(c: Fields) -> Model:
     )  # fmt: skip
     step = max(1, c.count("interleave_moe_layer_step", 1))
     listed = c.sequence("moe_layers")
-    chosen = {i for i in listed if isinstance(i, int)} if listed else set(range(step - 1, layers, step))
+    chosen = set(range(step - 1, layers, step)) if listed is None else {i for i in listed if isinstance(i, int)}
     given = c.sequence("no_rope_layers") or ()
     every = c.count("no_rope_layer_interval") or 4
     dense = c.size("intermediate_size_mlp", hidden)
@@ -244,3 +266,24 @@ def llama4(c: Fields) -> Model:
     sparse = [i in chosen for i in range(layers)]
     rows = one_of_each(zip(ropes, sparse, strict=True), layer)
     return language_model(c, rows, expert_names(sparse), traits=t)
+
+
+def arctic(c: Fields) -> Model:
+    """Snowflake Arctic: a dense block as wide as the model after attention, and experts that read the layer's input.
+
+    Source: transformers 4.45, models/arctic of vLLM (`use_residual`, ArcticDecoderLayer): three norms a layer.
+    """
+    base = standard_attention(c, NO_BIASES)
+    width, experts = base.width, mixture(c, Manner(), base.width)
+
+    def layer(a: Attention) -> Items:
+        return (
+            RMS("input_norm", width), *attention(a, "input_norm"), residual("attention/residual", width, "input"),
+            RMS("residual_norm", width), *mlp(width, width, experts.act, "residual_norm"),
+            residual("mlp/residual", width, "attention/residual"),
+            RMS("post_norm", width, reads="input"), *moe(experts, "post_norm"),
+            residual("experts/residual", width, "mlp/residual"),
+        )  # fmt: skip
+
+    layers = c.layers()
+    return language_model(c, one_of_each([base] * layers, layer), expert_names([True] * layers), tied=False)

@@ -1,4 +1,4 @@
-"""Step 3.5 and 3.7: windowed layers with more heads, a gate a head, many small experts with a shared one."""
+"""Step 3, 3.5 and 3.7: windowed layers with more heads, a gate a head, many small experts with a shared one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from flopwise.facts.architecture import Convolution, Item, Linear, Model, Pointwise
 from flopwise.facts.models.attend import Attention, attention
 from flopwise.facts.models.blocks import RMS, Items, layer_of, moe, one_of_each
-from flopwise.facts.models.families.llama import Traits, language_model, plain_feed, standard_attention
+from flopwise.facts.models.families.llama import NO_BIASES, Traits, language_model, plain_feed, standard_attention
 from flopwise.facts.models.families.moe import Manner, expert_names, mixture
 from flopwise.facts.models.families.multimodal import text_part, vision_model
 from flopwise.facts.models.families.vision import Tower, patches_of
@@ -56,6 +56,31 @@ def step_text(c: Fields) -> Model:
 
     sparse = _sparse(c, layers)
     return language_model(c, one_of_each(zip(kinds, sparse, strict=True), layer), expert_names(sparse), traits=t)
+
+
+def step3_text(c: Fields) -> Model:
+    """The language model of Step 3: one key-value head, and queries made through a matrix of low rank.
+
+    Source: Step-3 report, arXiv 2507.19427 (multi-matrix factorization attention); vLLM, models/step3_text.py.
+    """
+    width, heads, head_dim, rank = (
+        c.size(key) for key in ("hidden_size", "num_attention_heads", "head_dim", "share_q_dim")
+    )
+    base = Attention(width=width, heads=heads, kv_heads=1, head_dim=head_dim, rope_dim=head_dim)
+    experts = mixture(c, replace(_MANNER, experts="moe_num_experts", top_k="moe_top_k"), width)
+    dense = plain_feed(c, NO_BIASES, c.size("intermediate_size"))
+
+    def attend(source: str) -> Items:
+        query, *rest = attention(base, source)
+        assert isinstance(query, Linear)
+        narrow = Linear("attention/q_a_proj", width, rank, reads=source), RMS("attention/q_a_norm", rank)
+        return *narrow, replace(query, inputs=rank, reads=""), *rest
+
+    def layer(sparse: bool) -> Items:
+        return layer_of("pre", width, RMS, attend, partial(moe, experts) if sparse else dense)
+
+    sparse = _sparse(c, c.layers())
+    return language_model(c, one_of_each(sparse, layer), expert_names(sparse), tied=False)
 
 
 def step(c: Fields) -> Model:
