@@ -627,8 +627,8 @@ EAGER_BYTES = {
 }
 """Bytes that an operation moves an element in 16 bits: forward and backward in eager PyTorch, then as one kernel."""
 RMSNORM_WEIGHT_BYTES = 8.0
-"""Of RMSNorm's bytes an element backward, those of its weight's gradient: a product (4 read, 2 written), then its sum over
-the tokens (2 read)."""
+"""Of RMSNorm's bytes an element backward, those of its weight's gradient: a product (4 read, 2 written) and its
+sum over the tokens (2 read)."""
 
 
 def eager_passes(item: Item, *, trained: bool) -> tuple[float, float]:
