@@ -281,7 +281,7 @@ class ServeAnswer(Result):
 
     @property
     def noun(self) -> str:
-        """What arrives: a request that is answered in tokens, or an input that is read."""
+        """The noun of what arrives: `request` where it is answered in tokens, else `input`."""
         return _noun(self.estimate.job)
 
     @property

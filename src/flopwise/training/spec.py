@@ -626,8 +626,8 @@ class TrainingSpec(Spec):
         ranks = int(layout.dp) * int(layout.cp)
         if self.zero is not None or layout.zero or ranks == 1:
             return ()
-        held = "hold copies of weights and states (--fsdp, --zero)"
-        return (f"no ZeRO stage is given: the {ranks:,} ranks of dp x cp {held}",)
+        text = f"the {ranks:,} ranks of dp x cp hold copies of weights and states (--fsdp, --zero)"
+        return (f"no ZeRO stage is given: {text}",)
 
     def _shard(self, ranks: int, zero: int) -> int:
         """Ranks of a sharding group; 0 where all of `ranks` are one."""
