@@ -60,6 +60,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 The first of the options that a command has is meant.
 """
+MODEL_OPTIONS = frozenset({"--model", "--model-id", "--model-name", "--model-path"})
+"""Options by which vLLM, SGLang, TGI and load generators take the model, which is an argument here."""
+MODEL_ARGUMENTS = ("model", "workload")
+"""Names of arguments that may be a model."""
 CONTEXT_LENGTHS = {
     "--context", "--context-length", "--ctx-size", "--max-model-len", "--max-seq-len", "--max-seq-length", "--seq-len",
     "--seq-length", "--sequence-length",

@@ -48,6 +48,17 @@ def test_aliases_are_read_as_the_first_option_that_the_command_has() -> None:
     assert [alias for _, alias in read if alias] == ["--max-model-len", "--tensor_parallel_size"]
 
 
+def test_a_model_by_option_is_the_argument_where_there_is_one(run: Run) -> None:
+    """vLLM, SGLang and load generators take `--model`; a command with an option of that name keeps it."""
+    read = [*with_own_names(["--model", "M", "--tp", "2"], ["--tp"], takes_model=True)]
+    assert read == [("M", "--model"), ("--tp", None), ("2", None)]
+    assert [*with_own_names(["--model", "M"], ["--model"], takes_model=True)] == [("--model", None), ("M", None)]
+    assert [*with_own_names(["--model", "M"], ["--tp"])] == [("--model", None), ("M", None)]
+    _, _, err = run("memory --model gpt2 --gpu h100")
+    assert err == "note: --model is read as the argument gpt2\n"
+    assert "No such option '--model'" in run("gpus --model gpt2")[2]
+
+
 @pytest.mark.parametrize("args", [["--max-model-len", "32k"], ["--context=32k"], ["--context", "32Ki"]])
 def test_the_k_of_a_context_length_is_1024_where_the_option_counts_in_thousands(args: list[str], run: Run) -> None:
     assert ALIASES.keys() >= CONTEXT_LENGTHS
@@ -84,6 +95,8 @@ def test_an_option_of_other_commands_names_them(run: Run) -> None:
             "train gpt2 --num-gpus 2 --gpu h100 --batch 2 --seq-len 512 --global-batch 64",
             "train gpt2 --gpus 2 --gpu h100 --micro-batch 2 --seq 512 --global-batch 64", 3,
         ),
+        ("memory --model gpt2 --gpu h100", "memory gpt2 --gpu h100", 1),
+        ("fit --gpu h100 --model-path=gpt2 --context 1k", "fit gpt2 --gpu h100 --context 1k", 1),
     ],
 )  # fmt: skip
 def test_a_line_with_aliases_answers_as_the_plain_one_and_says_what_it_read(

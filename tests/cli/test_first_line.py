@@ -68,6 +68,10 @@ def test_serve_says_speed_price_and_what_stands_in_the_way(run: Run) -> None:
     share = units.format_percent(found["under_load"]["utilisation_frac"])
     assert first.startswith(f"1 x L4 serves 1 input/s, {share} of capacity: latency ")
     assert first.endswith(f"; ${found['usd_per_million_requests']:.2f} per million inputs.")
+    text = run("serve bge-m3 --gpu l4 --input 256 --rate 5000")[1]
+    assert text.startswith("Too slow: 5,000 inputs/s is ")
+    assert "WARNING: 5,000 inputs/s is " in text
+    assert "256 tokens per input; 5,000 inputs/s" in text
     first, _ = answers(run, f"{line} --sweep batch")
     assert first.startswith("Saturated from ")
 

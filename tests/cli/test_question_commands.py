@@ -417,6 +417,12 @@ def test_explain_of_another_command_says_whether_that_shows_its_own_tree(run: Ru
     assert (f"`flopwise {name} ... --explain`" in err) == shows
 
 
+def test_a_slip_in_what_is_explained_is_answered_with_the_nearest(run: Run) -> None:
+    code, _, err = run("explain trian Llama-3.1-8B --gpu h100")
+    assert code == 2
+    assert "nothing to explain by the name 'trian'; nearest: train; allowed: train, serve, memory, or a MODEL" in err
+
+
 @pytest.mark.parametrize("command", ["memory", "train", "serve"])
 def test_explain_as_an_option_adds_the_tree_to_the_answer(run: Run, command: str) -> None:
     line = f"{command} Llama-3.1-8B --gpu h100"

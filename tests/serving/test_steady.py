@@ -325,6 +325,24 @@ def test_a_user_alone_waits_for_nobody() -> None:
     assert float(two.tpot_s) > float(two.decode.seconds)
 
 
+@pytest.mark.parametrize("outputs", [2, 8, 64, 512])
+def test_a_user_alone_reads_his_prompt_in_the_same_time_whatever_the_answer(outputs: int) -> None:
+    """Eight pieces of 2,048 tokens, and as many tokens of an answer or fewer: while he reads, nobody decodes."""
+    chunked = replace(MACHINE, engine=replace(MACHINE.engine, prefill_tokens=2048))
+    steady = closed_loop(chunked, ONE, 1.0, 16384, outputs)
+    step = chunked.step(StepLoad(prefill_tokens=2048, prefill_context=(16384 + 2048) / 2, prompts=1), ONE)
+    host_s = chunked.engine.request_s + 16384 * chunked.engine.front_token_s
+    assert float(steady.ttft_s) == pytest.approx(host_s + 8 * float(step.seconds), rel=1e-6)
+
+
+@pytest.mark.parametrize("outputs", [3, 7, 100, 200, 256])
+def test_a_prompt_of_whole_tiles_has_no_tile_more(outputs: int) -> None:
+    """1,024 tokens are eight tiles of 128, not nine, whatever share of the steps reads prompts."""
+    steady = closed_loop(MACHINE, ONE, 1.0, 1024, outputs)
+    step = MACHINE.step(StepLoad(prefill_tokens=1024, prefill_context=1024, prompts=1), ONE)
+    assert float(steady.mixed.seconds) == pytest.approx(float(step.seconds), rel=1e-12)
+
+
 def test_the_last_piece_of_a_prompt_takes_what_its_tokens_do() -> None:
     """3,072 tokens in steps of 2,048: two steps, and one and a half times what a full piece adds to one."""
     chunked = replace(MACHINE, engine=replace(MACHINE.engine, prefill_tokens=2048))

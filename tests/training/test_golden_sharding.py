@@ -122,6 +122,18 @@ def test_quantised_bases_are_gathered_as_they_are_stored() -> None:
     assert found.items["dequantised weight"] == exactly(2 * WIDTH * FFN)
 
 
+def test_encoders_of_quantised_bases_are_gathered_layer_by_layer() -> None:
+    """FSDP wraps every T5Block: embedding in fp32 and two blocks of the decoder stand whole, never the encoder.
+
+    A block of T5-large's decoder: q, k, v, o of both attentions, two matrices of 1,024 x 4,096, three norms. The
+    bias of positions (32 x 16) is its first layer's.
+    """
+    layout = Layout(dp=8, zero=3, recompute=2)
+    found = step_memory(FACTS.model("T5-large"), replace(adapted("hf-trainer"), seq_len=256), layout)
+    block = (8 * 1024**2 + 2 * 1024 * 4096) * PACKED / MATRICES + 2 * 3 * 1024
+    assert found.items["gathered layers"] == pytest.approx(4 * 32_128 * 1024 + 2 * block, rel=1e-4)
+
+
 def test_heads_and_ends_of_quantised_bases() -> None:
     """Fabric quantises the head, which then is the widest weight; PEFT casts what bitsandbytes leaves to fp32."""
     lit = step_memory(MODEL, adapted("litgpt"), Layout()).items

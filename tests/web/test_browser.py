@@ -128,6 +128,13 @@ def test_a_link_shows_the_same_view(page: Page) -> None:
     expect(page.get_by_label("Requests a second", exact=True)).to_have_value("2")
 
 
+def test_a_link_may_name_the_model_as_other_pages_do(page: Page) -> None:
+    page.goto(f"/plan?{FINETUNE.replace('workload=', 'model=')}")
+    settled(page)
+    expect(page.locator("#chosen h2").first).to_contain_text("Plan 1:")
+    expect(page.locator("input[placeholder='Llama-3.1-8B']")).to_have_value("Llama-3.1-8B")
+
+
 def test_sorting_and_filtering_the_plans(page: Page) -> None:
     page.goto(f"/plan?{SERVE}")
     settled(page)

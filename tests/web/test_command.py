@@ -19,6 +19,7 @@ from flopwise import cli
 from flopwise.cli.answering import MOST_MEMORY_BYTES
 from flopwise.cli.app import app
 from flopwise.cli.commands import web
+from flopwise.errors import UnknownNameError
 from flopwise.web.questions import Noun, nouns
 
 NOUN = nouns(app)["plan"]
@@ -252,3 +253,11 @@ def test_another_host_gets_a_token_that_no_log_sees(tmp_path: Path) -> None:
         server.send_signal(signal.SIGINT)
         out, said = server.communicate(timeout=120)
     assert token not in out + said
+
+
+def test_plan_takes_its_model_by_the_name_that_other_nouns_have() -> None:
+    plan = nouns(app)["plan"]
+    asked = {"task": "serve", "rate": 2}
+    assert plan.question({"model": "gpt2", **asked}).argv == plan.question({"workload": "gpt2", **asked}).argv
+    with pytest.raises(UnknownNameError, match="unknown option of plan 'model'"):
+        plan.question({"model": "gpt2", "workload": "gpt2", **asked})

@@ -100,7 +100,7 @@ def _step_memory(
     spec = spec if chip is None else spec.on(chip, facts, model)
     wanted = spec.recipe(seq_len, in_a_step, facts, model, data.documents(seq_len))
     recipe, notes = (wanted, ()) if chip is None else recipe_on(wanted, chip)
-    notes = (*notes, *(() if data.seq is None else data.length_note(model, seq_len)))
+    notes = (*notes, *spec.replication_note(layout), *(() if data.seq is None else data.length_note(model, seq_len)))
     check_layout(layout, model, recipe)
     check_routing(model, recipe, layout)
     on_gpus: list[Setting] = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flopwise import options, units
-from flopwise.aliases import ALIASES, as_context
+from flopwise.aliases import ALIASES, MODEL_ARGUMENTS, MODEL_OPTIONS, as_context
 from flopwise.cli import render
 from flopwise.cli.app import COMMANDS, LazyGroup
 from flopwise.cli.progress import Progress, clear, note
@@ -230,11 +230,13 @@ class QuestionCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments, with aliases replaced; `--qlora 16` is `--qlora --lora 16`."""
         own = [name for param in self.params for name in param.opts]
-        read = [*with_own_names(args, own)]
+        arguments = {param.name for param in self.params if isinstance(param, click.Argument)}
+        read = [*with_own_names(args, own, takes_model=not arguments.isdisjoint(MODEL_ARGUMENTS))]
         for meant, alias in read:
             if alias is not None:
                 option, _, value = meant.partition("=")
-                note(f"{alias} is read as {option}{f' {value}' if value.endswith('Ki') else ''}")
+                what = option if option.startswith("--") else f"the argument {meant}"
+                note(f"{alias} is read as {what}{f' {value}' if value.endswith('Ki') else ''}")
         args = [meant for meant, _ in read]
         ctx.meta["flopwise.args"] = [*args]
         for place in reversed([i for i, arg in enumerate(args[:-1]) if arg == "--qlora"]):
@@ -310,11 +312,14 @@ def _is_on_hub(ctx: click.Context) -> bool:
     return any(isinstance(name, str) and HUB_ID.fullmatch(name) and not Path(name).exists() for name in names)
 
 
-def with_own_names(args: Sequence[str], own: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+def with_own_names(
+    args: Sequence[str], own: Iterable[str], *, takes_model: bool = False
+) -> Iterator[tuple[str, str | None]]:
     """The arguments with options of `own` in place of aliases, and the replaced aliases; None where there are none.
 
     `--name=value` and underscores for dashes are understood; an option that the command has is never an alias. A
-    context length in thousands becomes `--name=value`, since its k is 1,024.
+    context length in thousands becomes `--name=value`, since its k is 1,024. Where an argument `takes_model`, so does
+    `--model`.
     """
     known, taken = set(own), -1
     for place, arg in enumerate(args):
@@ -327,6 +332,10 @@ def with_own_names(args: Sequence[str], own: Iterable[str]) -> Iterator[tuple[st
         dashed = name.replace("_", "-")
         if not name.startswith("--") or name in known:
             yield arg, None
+            continue
+        if takes_model and dashed in MODEL_OPTIONS and (equals or place + 1 < len(args)):
+            taken = place if equals else place + 1
+            yield value if equals else args[taken], name
             continue
         meant = dashed if dashed in known else next((o for o in ALIASES.get(dashed, ()) if o in known), None)
         if meant == "--input" and not equals and place + 1 < len(args):

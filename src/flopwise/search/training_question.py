@@ -141,8 +141,8 @@ def _layout(
         check_layout(layout, model, recipe)
         if spec.recompute_mode() is None:
             layout, why = usual_recompute(model, recipe, layout, cluster.accelerator)
-            return layout, "given", why
-        return layout, "given", ()
+            return layout, "given", (*spec.replication_note(layout), *why)
+        return layout, "given", spec.replication_note(layout)
     chunks = None if spec.interleave is None else spec.chunks
     given = GivenSettings(spec.searched_alike(model), chunks, spec.schedule, spec.pipeline_option)
     if spec.pipeline_option is not None and gpus == 1:

@@ -280,6 +280,11 @@ class ServeAnswer(Result):
         return self.replicas * self.estimate.num_gpus
 
     @property
+    def noun(self) -> str:
+        """The noun of what arrives: `request` where it is answered in tokens, else `input`."""
+        return _noun(self.estimate.job)
+
+    @property
     def keeps_up(self) -> bool:
         """True if the replicas sustain the rate given."""
         return self.under_load is None or self.under_load.utilisation_frac < 1
@@ -300,15 +305,16 @@ class ServeAnswer(Result):
         where = f"{self.num_gpus:,} x {estimate.job.cluster.accelerator.name}"
         if not self.fits:
             return self.memory.verdict
+        decodes = estimate.tpot_s is not None and estimate.output_tokens_per_s is not None
         if load is not None and not self.keeps_up:
             needed = load.replicas_needed * estimate.num_gpus
-            rate, far = format_arrivals(load.requests_per_s), format_multiple(load.utilisation_frac)
+            rate = format_arrivals(load.requests_per_s, self.noun)
+            far = format_multiple(load.utilisation_frac)
             return f"Too slow: {rate} is {far} {where} can sustain; {needed:,} are needed."
         verb = "serves" if self.num_gpus == 1 else "serve"
-        decodes = estimate.tpot_s is not None and estimate.output_tokens_per_s is not None
         token_usd = estimate.usd_per_million_output_tokens
         usd = format_cost(self.usd_per_million_requests if token_usd is None else token_usd)
-        paid = f"; {usd} per million {'requests' if decodes else 'inputs'}" if usd else ""
+        paid = f"; {usd} per million {self.noun}s" if usd else ""
         if token_usd is not None:
             read = format_cost(estimate.usd_per_million_input_tokens)
             paid = f"; {f'{read} per million input and ' if read else ''}{usd} per million output tokens"
@@ -318,7 +324,7 @@ class ServeAnswer(Result):
             if estimate.further_token_s is not None:
                 low, high = map(format_seconds, load.ends("tpot_s", "p95"))
                 seen += f" and TPOT {format_seconds(load.tpot_s['p95'])} ({low} to {high})"
-            rate = format_arrivals(load.requests_per_s, "request" if decodes else "input")
+            rate = format_arrivals(load.requests_per_s, self.noun)
             share = format_percent(load.utilisation_frac)
             return f"{where} {verb} {rate}, {share} of capacity: {seen} at p95{paid}."
         if estimate.tpot_s is None or estimate.output_tokens_per_s is None:
@@ -673,7 +679,7 @@ def _answered_settings(
         ("weights", job.weights.name + (f"; KV cache {job.kv_dtype.name}" if job.decodes else "")),
         ("engine", job.engine.name + (", fixed batch" if job.static else "") + _order_text(job)),
         *technique_settings(job),
-        ("requests", f"{_request_text(job)}; {_load_text(request)}" if run is None
+        ("requests", f"{_request_text(job)}; {_load_text(request, _noun(job))}" if run is None
          else _session_text(job, request, sessions)),
         *(() if run is None else _session_settings(run.report)),
         *(() if cached is None else _cache_settings(cached)),
@@ -829,10 +835,14 @@ def _order_text(job: ServeJob) -> str:
     return order + ("" if job.preempt == "recompute" else f"; preempted sequences {job.preempt}")
 
 
-def _load_text(request: RequestSpec) -> str:
+def _noun(job: ServeJob) -> str:
+    return "request" if job.decodes else "input"
+
+
+def _load_text(request: RequestSpec, noun: str) -> str:
     """The number of requests, in words."""
     rate, at_once = request.rate, request.concurrency
-    load = f"{at_once:,} in flight" if at_once else format_arrivals(rate) if rate else None
+    load = f"{at_once:,} in flight" if at_once else format_arrivals(rate, noun) if rate else None
     if request.requests is None:
         return load or "as many as fit in memory"
     return f"{request.requests:,} in total, {load or 'all at once'}"

@@ -68,15 +68,18 @@ class _LoopUsers(NamedTuple):
     def of(
         cls, runner: Runner, layout: ServingLayout, in_flight: Floats, input_tokens: Floats, output_tokens: Floats
     ) -> Self:
-        """With b sequences decoding, b x input / output prompt tokens fall due a step, at most the engine's budget."""
+        """With b sequences decoding, b x input / output prompt tokens fall due a step, at most the engine's budget.
+
+        While a user alone waits for a prompt, none decodes: b may be less than one, but not the batch of a step.
+        """
         one = prompt(runner.model, input_tokens)
         chunk, budget = chunk_tokens(runner, layout, one.tokens), prefill_budget(runner, layout, one)
         chunks = np.ceil(one.tokens / chunk)
         others = np.maximum(in_flight - 1.0, 0.0) / np.maximum(in_flight, 1.0)
         unseen = steps_unseen(runner.engine, in_flight / output_tokens, layout.dp)
         wanted = in_flight * output_tokens / (output_tokens + chunks + unseen * others)
-        batch = np.maximum(np.minimum(wanted, budget * output_tokens / one.tokens), 1.0)
-        due = batch * one.tokens / output_tokens
+        decoding = np.minimum(wanted, budget * output_tokens / one.tokens)
+        batch, due = np.maximum(decoding, 1.0), decoding * one.tokens / output_tokens
         return cls(in_flight, one, output_tokens, chunk, budget, chunks, others, unseen, batch, due)
 
     @property
@@ -147,7 +150,8 @@ class _LoopSteps(NamedTuple):
         own = _carrying_share(
             users.due / users.chunk, users.due / users.budget, users.in_flight, runner.engine.recv_interval
         )
-        tokens = np.clip(users.due / np.maximum(own, LEAST_S), users.chunk, users.budget)
+        # without digits that rounding errors made, which would begin a tile of their own
+        tokens = np.clip(np.round(users.due / np.maximum(own, LEAST_S), 6), users.chunk, users.budget)
         ranks = np.asarray(1 if alike or not _reads_apart(runner) else layout.dp)
         share = 1.0 - (1.0 - own) ** ranks
         carrying = ranks * own / np.maximum(share, LEAST_S) if np.any(ranks > 1) else np.inf

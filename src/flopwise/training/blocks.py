@@ -452,7 +452,7 @@ def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) 
     undone = backward_works([work], trainable="all" if trained else "none") if context.block.backward else []
     sinks = isinstance(first, Attend) and first.sinks and not context.software.fused_sinks
     eager = recipe.attention == "eager" or sinks
-    passes = (1.0, 1.0) if context.fuses else eager_passes(first)
+    passes = (1.0, 1.0) if context.fuses else eager_passes(first, trained=trained)
     kernels = []
     for part in (work, *undone):
         dtype = work_dtype(part, precision, in_layers=in_layers)
@@ -626,14 +626,17 @@ EAGER_BYTES = {
     "gated": ((10.0, 18.0), (6.0, 10.0)),
 }
 """Bytes that an operation moves an element in 16 bits: forward and backward in eager PyTorch, then as one kernel."""
+RMSNORM_WEIGHT_BYTES = 8.0
+"""Of RMSNorm's bytes an element backward, those of its weight's gradient: a product (4 read, 2 written) and its
+sum over the tokens (2 read)."""
 
 
-def eager_passes(item: Item) -> tuple[float, float]:
+def eager_passes(item: Item, *, trained: bool) -> tuple[float, float]:
     """Bytes that eager PyTorch moves over those that `item_work` counts for one kernel, forward and backward.
 
-    RMSNorm casts to fp32, squares, averages, multiplies, casts back and multiplies by its weight; rope turns halves,
-    joins them, multiplies twice and adds; a gated activation writes its result before the product. Anything else is one
-    kernel (LayerNorm, GELU, a residual).
+    RMSNorm casts to fp32, squares, averages, multiplies, casts back and multiplies by its weight, whose gradient it
+    lacks unless `trained`; rope turns halves, joins them, multiplies twice and adds; a gated activation writes its
+    result before the product. Anything else is one kernel (LayerNorm, GELU, a residual).
 
     Source: counting the kernels of Llama's modules in transformers, and of their derivatives (tests/training); PyTorch
     before 2.9, which has no fused RMSNorm. Assumes: no tensor stays in a cache; weights and sines are narrow.
@@ -642,6 +645,8 @@ def eager_passes(item: Item) -> tuple[float, float]:
     if isinstance(item, Pointwise) and item.gated:
         kind = "gated"
     (forward, backward), (one, one_back) = EAGER_BYTES.get(kind, ((1.0, 1.0), (1.0, 1.0)))
+    if kind == "rmsnorm" and not trained:
+        backward -= RMSNORM_WEIGHT_BYTES
     return forward / one, backward / one_back
 
 

@@ -58,8 +58,9 @@ class Sums:
     before: Array  # n: trained parameters before the layers (embedding)
     after: Array  # n: trained parameters after the layers (norm, head)
     copied: Array  # n: parameters of a tied head that a last stage holds besides
-    before_base: Array  # n: bytes of frozen weights there
+    before_base: Array  # n: bytes of frozen weights there, without towers
     after_base: Array
+    tower_base: Array  # n: those of towers, encoders among them
     root: Array  # n: elements of embedding and head, trained or not
     embedding: Array  # n: those of the embedding alone
     head: Array  # n: those of the head alone, of a tied one too
@@ -324,8 +325,8 @@ class MemoryTable:
             trained += [i for i in layer.items if isinstance(i, Linear)]
         return frozenset(i.name for i in trained)
 
-    def _frozen_ends(self, lora: Lora, split: Split) -> tuple[Floats, Floats]:
-        """Bytes of frozen weights before the layers, towers among them, and after: as the stack keeps them."""
+    def _frozen_ends(self, lora: Lora, split: Split) -> tuple[Floats, Floats, Floats]:
+        """Bytes of frozen weights before the layers, after them and in towers: as the stack keeps them."""
         stack, row, form = self.model.stacks[0], self.software, lora.base
         before, after, towers = end_bytes(self.model, form, np.asarray(split.tp), np.asarray(split.ep))
         if self.quantised and self.fp32_ends:
@@ -335,7 +336,7 @@ class MemoryTable:
             heads = (i for i in stack.after if isinstance(i, Linear) and i.outputs == self.model.vocab)
             more = (h.inputs * h.outputs * (each - (0.0 if h.tied else form.vector_bytes)) for h in heads)
             after = after + sum(more) / split.tp
-        return before + towers, after
+        return before, after, towers
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -371,7 +372,7 @@ class MemoryTable:
         parts = (counts[name] for name in ("dense", "expert", "frozen", "frozen_expert"))
         gathered = running([sum(layer) for layer in zip(*parts, strict=True)], own)
         base, embedding = gathered * 0.0, elements(stack.before)
-        ends: tuple[Floats, Floats] = (zero, zero)
+        ends: tuple[Floats, Floats, Floats] = (zero, zero, zero)
         if lora is not None:
             cut = np.broadcast_to(np.asarray(self.recipe.expert_tp(tp, ep)), n)
             base = layer_prefix_bytes(self.model, lora.base, tp, ep, expert_tp=cut)
@@ -405,7 +406,7 @@ class MemoryTable:
             has_towers=bool(np.any(towers_kept)),
             layer_peak=full.max(axis=0), gradient_peak=widest.max(axis=0) * self.elem_bytes,
             copied=(tied if lora is None else 0) / tp + zero,
-            before_base=ends[0] + zero, after_base=ends[1] + zero,
+            before_base=ends[0] + zero, after_base=ends[1] + zero, tower_base=ends[2] + zero,
             root=embedding + elements(stack.after) + zero, embedding=embedding + zero,
             head=elements(stack.after) + tied / tp, largest=_largest(stack) / tp + zero,
             vocabulary=sum(i.outputs for i in heads) / tp + zero, tower_activations=towers_kept,

@@ -621,6 +621,14 @@ class TrainingSpec(Spec):
             )
         return 3 if self.fsdp or (self.shard is not None and self.zero is None) else self.zero or 0
 
+    def replication_note(self, layout: Layout) -> tuple[str, ...]:
+        """The assumption that ranks hold copies, where a layout is given without a ZeRO stage; none elsewhere."""
+        ranks = int(layout.dp) * int(layout.cp)
+        if self.zero is not None or layout.zero or ranks == 1:
+            return ()
+        text = f"the {ranks:,} ranks of dp x cp hold copies of weights and states (--fsdp, --zero)"
+        return (f"no ZeRO stage is given: {text}",)
+
     def _shard(self, ranks: int, zero: int) -> int:
         """Ranks of a sharding group; 0 where all of `ranks` are one."""
         from flopwise.ops.degrees import divisor_list

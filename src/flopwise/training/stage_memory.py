@@ -230,6 +230,7 @@ class StageMemory:
         groups: list[tuple[Floats, Floats, Floats, Widths]] = [(dense + ends, expert, others, self.width)]
         if lora is not None:
             base = self._sum(s.base, stage) + self._ends(stage, "before_base", "after_base")
+            base = base + _where(stage.first, self._at("tower_base"))
             fixed["weights"] = base * self.shares[2]
             groups = [(dense, expert, 0.0, self.width)]
             groups.append((ends, 0.0, others, adapter_widths(self.recipe, self.recipe.elem_bytes)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from flopwise.aliases import MODEL_ARGUMENTS
 from flopwise.errors import SpecError, UnknownNameError
 from flopwise.options import FILE, Option
 from flopwise.values import dataclass
@@ -98,6 +99,7 @@ class Noun:
         Raises: SpecError: a key that there is not, a value that is no text or number, or a path.
         """
         words, places = list[str](), list[str]()
+        values = {self._own_key(key, values): value for key, value in values.items()}
         for key, value in values.items():
             param = self.parameters.get(key.replace("-", "_"))
             if param is None:
@@ -113,6 +115,11 @@ class Noun:
                     raise SpecError(f"{param.name}: {place[:60]!r} looks like an option")
                 places.append(place)
         return Question(self.name, (*self.words, *places, *words, "--json"), dict(files or {}))
+
+    def _own_key(self, key: str, values: Mapping[str, Any]) -> str:
+        """`key`, or that of the argument which takes a model by another name."""
+        own = next((name for name in MODEL_ARGUMENTS if name in self.parameters), key)
+        return own if key in MODEL_ARGUMENTS and own not in values else key
 
     def example(self, line: str) -> dict[str, Any] | None:
         """The values of an example, a whole command line, by key; None where it has other options, or files."""

@@ -54,6 +54,22 @@ def test_tables_agree_with_the_iteration_model(name: str, tp: int) -> None:
     assert np.max(np.abs(errors)) < 0.07
 
 
+@pytest.mark.parametrize(
+    ("name", "gpu"), [("Llama-3.1-8B", "RTX 5090"), ("Qwen3-30B-A3B", "A100-SXM-80"), ("Llama-3.1-8B", "H100-SXM-80")]
+)
+@pytest.mark.parametrize("pieces", [2, 4])
+def test_long_prompts_take_the_sum_of_their_steps(name: str, gpu: str, pieces: int) -> None:
+    """All pieces use the whole budget; each sees itself and what is before it."""
+    device = cluster(load_facts().accelerator(gpu), gpus_per_node=8)
+    asked = replace(job(name), cluster=device)
+    machine, piece = runner(asked), int(replica(asked).limits.step_tokens)
+    cost = replica(asked, max_tokens=pieces * piece + 1000).cost
+    starts = range(0, pieces * piece, piece)
+    loads = [StepLoad(prefill_tokens=piece, prefill_context=start + piece) for start in starts]
+    exact_s = sum(float(machine.step(load, asked.layout).seconds) for load in loads)
+    assert sum(cost.seconds(chunk=piece, start=start) for start in starts) == pytest.approx(exact_s, rel=0.02)
+
+
 def test_pairs_are_counted_as_masks_count_them() -> None:
     items = {w: next(_attention(name)) for name, w in (("Llama-3.1-8B", 0), ("Mistral-7B-v0.1", 4096))}
     for window, item in items.items():

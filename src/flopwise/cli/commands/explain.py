@@ -15,7 +15,7 @@ from flopwise.cli import options, parts
 from flopwise.cli.options import add, flags
 from flopwise.cli.render import Screen, heading, known_text, pairs, table, tree
 from flopwise.cost.spec import MachineSpec
-from flopwise.errors import SpecError
+from flopwise.errors import SpecError, nearest_names
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import choice, options_of, whole
 from flopwise.shapes.spec import ShapeSpec
@@ -58,8 +58,9 @@ def command(*, question: str, arguments: tuple[str, ...], depth: int | None) -> 
         explain(question, arguments, depth)
         return
     if arguments and not arguments[0].startswith("-") and depth is None:
-        allowed = f"{', '.join(QUESTIONS)}, or a MODEL"
-        raise SpecError(f"nothing to explain by the name {question[:40]!r}; allowed: {allowed}{_own_tree(question)}")
+        near = "".join(f"; nearest: {name}" for name in nearest_names(question, QUESTIONS, limit=1))
+        allowed = f"{', '.join(QUESTIONS)}, or a MODEL{_own_tree(question)}"
+        raise SpecError(f"nothing to explain by the name {question[:40]!r}{near}; allowed: {allowed}")
     options.refuse(["depth"], "goes with train, serve and memory")
     _forward(shapes, [question, *arguments])
 

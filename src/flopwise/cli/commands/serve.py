@@ -161,7 +161,7 @@ def _speed_sections(answer: ServeAnswer, paper: Screen) -> Iterator[str]:
     yield pairs(_speed_rows(answer), paper)
     if load is not None and answer.keeps_up:
         share = units.format_percent(load.utilisation_frac)
-        rate = units.format_arrivals(load.requests_per_s, "request" if estimate.tpot_s is not None else "input")
+        rate = units.format_arrivals(load.requests_per_s, answer.noun)
         yield _percentile_table(f"At {rate}, {share} of capacity", load, answer, paper)
     if answer.closed_loop is not None:
         yield _percentile_table("Of all requests of these users", answer.closed_loop, answer, paper)
@@ -203,10 +203,10 @@ def _warnings(answer: ServeAnswer) -> Iterator[str]:
     load = answer.under_load
     if load is not None and not answer.keeps_up:
         gpus = load.replicas_needed * answer.estimate.num_gpus
+        rate = units.format_arrivals(load.requests_per_s, answer.noun)
         yield (
-            f"{units.format_arrivals(load.requests_per_s)} is {units.format_multiple(load.utilisation_frac)} it can "
-            f"sustain; the queue grows without bound. At least {load.replicas_needed:,} replicas ({gpus:,} "
-            "accelerators) are needed."
+            f"{rate} is {units.format_multiple(load.utilisation_frac)} it can sustain; the queue grows without bound. "
+            f"At least {load.replicas_needed:,} replicas ({gpus:,} accelerators) are needed."
         )
 
 

@@ -577,7 +577,11 @@ class _Timed:
         return self._kernels_alone(self._attention_coefficients, step_tokens, context)
 
     def _attention_coefficients(self, step_tokens: int, context: int) -> tuple[int, int, int, int]:
-        """As of `prefill`."""
+        """As of `prefill`.
+
+        Pieces count by their tokens: prompts that are longer than a step go through full ones but for their last piece.
+        Tiles of a piece of some hundred tokens fill the device badly, so that no line in the pairs fits both.
+        """
         chunks = ascending(np.geomspace(min(64, step_tokens), min(step_tokens, context), 8).astype(np.int64))
         chunk, before = (a.ravel() for a in np.meshgrid(chunks, np.r_[0, np.geomspace(128, context, 6)].astype(int)))
         chunk, before = chunk[chunk + before <= context], before[chunk + before <= context]
@@ -589,7 +593,8 @@ class _Timed:
             rows = zip(before.tolist(), chunk.tolist(), strict=True)
             pairs = np.array([seen_pairs(b, c, reach) for b, c in rows], dtype=np.float64)
             if np.any(seconds):
-                coefficients[[0, 1, place]] += _positive(np.stack([np.ones(len(chunk)), chunk, pairs], axis=1), seconds)
+                columns = np.stack([np.ones(len(chunk)), chunk, pairs], axis=1)
+                coefficients[[0, 1, place]] += _positive(columns, seconds, weights=chunk)
         a, b, c, d = (coefficients * [PS, PS, 1000 * PS, 1000 * PS]).round().astype(np.int64).tolist()
         return a, b, c, d
 
@@ -625,7 +630,7 @@ class _TimedPasses(_Timed):
             pairs = inputs * np.array([float(seen_pairs(0, n, reach)) for n in length.tolist()])
             if np.any(seconds):
                 columns = np.stack([np.ones(len(length)), inputs * length, pairs], axis=1)
-                coefficients[[0, 1, place]] += _positive(columns, seconds)
+                coefficients[[0, 1, place]] += _positive(columns, seconds, weights=np.ones(len(length)))
         a, b, c, d = (coefficients * [PS, PS, 1000 * PS, 1000 * PS]).round().astype(np.int64).tolist()
         return a, b, c, d
 
@@ -644,13 +649,15 @@ def _lines(x: Array, y: Array) -> tuple[Array, Array]:
     return np.maximum(fixed, 0.0), np.where(fixed < 0, through_zero, slope)
 
 
-def _positive(columns: Array, seconds: Array) -> Array:
-    """Coefficients of the columns, none negative, with the least squares of relative errors."""
+def _positive(columns: Array, seconds: Array, *, weights: Array) -> Array:
+    """Coefficients of the columns, none negative, with the least squares of relative errors times their weights."""
     used = list(range(columns.shape[1]))
     coefficients: Any = np.zeros(columns.shape[1])
+    share = weights / np.max(weights)
     while used:
-        scale = np.abs(columns[:, used] / seconds[:, None]).max(0)
-        part = np.linalg.lstsq(columns[:, used] / seconds[:, None] / scale, np.ones(len(seconds)), rcond=None)[0]
+        relative = columns[:, used] * (share / seconds)[:, None]
+        scale = np.abs(relative).max(0)
+        part = np.linalg.lstsq(relative / scale, share, rcond=None)[0]
         if np.all(part >= 0):
             coefficients[used] = part / scale
             break

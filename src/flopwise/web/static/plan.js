@@ -70,7 +70,8 @@ export async function show(main) {
     return;
   }
   const lists = new Set(Object.keys(declared).filter((key) => declared[key].type === "array"));
-  const state = fromAddress(lists);
+  const { model, ...state } = fromAddress(lists);
+  if (model) state.workload ??= model; // as other pages call it
   const view = { ...START_VIEW, ...Object.fromEntries(VIEW.filter((key) => key in state).map((key) => [key, state[key]])) };
   for (const key of VIEW) delete state[key];
   let running = null;
