@@ -205,7 +205,8 @@ def closed_loop(
     # the last step of its prompt brings a request a token
     answer_s, rounds = (output_tokens - 1) * tpot_s, output_tokens - 1.0 + users.chunks + users.missed_steps
     most = np.maximum(users.budget / prompt_tokens, 1.0 / output_tokens)
-    most = np.minimum(in_flight / rounds, most) if alike else most  # they end when all their work is done
+    if alike or not engine.mixes:  # they end when all their work is done; and work of steps of their own adds up
+        most = np.minimum(in_flight / rounds, most)
     each = np.minimum(in_flight / (ttft_s + answer_s), most / steps.mean_s)
     each = np.minimum(each, most_served_per_s(engine, prompt_tokens, output_tokens) / parts)
     ttft_s = ttft_s + front_end_s(engine, prompt_tokens, users.others * each, users.others * users.batch)
@@ -240,7 +241,8 @@ def _waits(runner: Runner, users: _LoopUsers, steps: _LoopSteps, alone_s: Floats
 
     Each of the others has one prompt for each of a user's own. Those that he waits for make his answer no longer: of
     the first round half of them, later as many as take the time that he waits. Where a full budget holds decoding
-    sequences back (`batch`), steps are as long as they can be, and the share is 1.
+    sequences back (`batch`), steps are as long as they can be, and the share is 1; so it is where prompts have steps of
+    their own, of which there are more than are counted.
 
     Source: `ROUNDS`, `_first_round_s`, `_others_wait_s`; counting for the share. Assumes: as there.
     """
@@ -261,6 +263,8 @@ def _waits(runner: Runner, users: _LoopUsers, steps: _LoopSteps, alone_s: Floats
     planned = STEP_IN_PROGRESS + runner.engine.plans_ahead
     unseen_s = users.others * (users.unseen - planned * (1.0 - idle)) * mean_s
     wait_s: Floats = unseen_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
+    if not runner.engine.mixes:
+        return wait_s, 1.0
     prompt_s = users.chunks * another_s
     waited_for = (later_s * prompt_s / each_s + beside_s) / np.maximum(prompt_s, LEAST_S)
     away = 1.0 - np.minimum(waited_for / np.maximum(users.in_flight - 1.0, 1.0), 1.0)
