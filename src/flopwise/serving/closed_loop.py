@@ -61,7 +61,8 @@ class _LoopUsers(NamedTuple):
     chunks: Floats  # steps of a prompt
     others: Floats  # share of the users, for each of them
     unseen: Floats  # steps that others take from a request's arrival to the step that its prompt is in
-    batch: Floats  # sequences that decode
+    wanted: Floats  # sequences that would decode without a budget
+    batch: Floats  # that do
     due: Floats  # prompt tokens, a step
 
     @classmethod
@@ -80,7 +81,7 @@ class _LoopUsers(NamedTuple):
         wanted = in_flight * output_tokens / (output_tokens + chunks + unseen * others)
         decoding = np.minimum(wanted, budget * output_tokens / one.tokens)
         batch, due = np.maximum(decoding, 1.0), decoding * one.tokens / output_tokens
-        return cls(in_flight, one, output_tokens, chunk, budget, chunks, others, unseen, batch, due)
+        return cls(in_flight, one, output_tokens, chunk, budget, chunks, others, unseen, wanted, batch, due)
 
     @property
     def context(self) -> Floats:
@@ -166,7 +167,7 @@ class _LoopSteps(NamedTuple):
         )  # fmt: skip
         mixed = mixed if mixes else mixed.plus(alone)
         decode, mixed = pipeline_step(runner, alone, parts), pipeline_step(runner, mixed, parts)
-        longer_s = mixed.seconds - decode.seconds
+        longer_s = np.maximum(mixed.seconds - decode.seconds, 0.0)
         met = 1.0 - (1.0 - users.others * own) * (1.0 - own) ** (ranks - 1)
         added_s = longer_s / np.maximum(tokens / users.chunk, 1.0)
         mean_s, tpot_s = decode.seconds + share * longer_s, decode.seconds + met * longer_s
@@ -192,7 +193,7 @@ def closed_loop(
     joins their prompts. `only_seconds`: of steps with prompts, as of `StepLoad`.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates; LMSYS, Large-scale
-    expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`, `_wait_s`.
+    expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`, `_waits`.
     Assumes: requests of one length; prompts come to attention replicas independently of each other, unless `alike`;
     decoding sequences are on average half way through their answer.
     """
@@ -201,13 +202,16 @@ def closed_loop(
     in_flight, prompt_tokens = users.in_flight, users.one.tokens
     steps = _LoopSteps.of(runner, layout, users, parts, alike=alike, only_seconds=only_seconds)
     alone_s = _prompt_s(runner, users, steps)
-    ttft_s = engine.request_s + _wait_s(runner, users, steps, alone_s) + alone_s
-    tpot_s = np.maximum(steps.tpot_s, users.batch * engine.stream_s)
+    waits_s, met_frac = _waits(runner, users, steps, alone_s)
+    ttft_s = engine.request_s + waits_s + alone_s
+    prompts_s = met_frac * (steps.tpot_s - steps.decode.seconds)
+    tpot_s = np.maximum(steps.decode.seconds + prompts_s, users.batch * engine.stream_s)
     # the last step of its prompt brings a request a token
     answer_s, rounds = (output_tokens - 1) * tpot_s, output_tokens - 1.0 + users.chunks + users.missed_steps
     most = np.maximum(users.budget / prompt_tokens, 1.0 / output_tokens)
-    each = np.minimum(in_flight / rounds, most) / steps.mean_s
-    each = np.minimum(in_flight / (ttft_s + answer_s), each)
+    if alike or not engine.mixes:  # they end when all their work is done; and work of steps of their own adds up
+        most = np.minimum(in_flight / rounds, most)
+    each = np.minimum(in_flight / (ttft_s + answer_s), most / steps.mean_s)
     each = np.minimum(each, most_served_per_s(engine, prompt_tokens, output_tokens) / parts)
     ttft_s = ttft_s + front_end_s(engine, prompt_tokens, users.others * each, users.others * users.batch)
     each = np.minimum(each, in_flight / (ttft_s + answer_s))
@@ -228,8 +232,10 @@ def _prompt_s(runner: Runner, users: _LoopUsers, steps: _LoopSteps) -> Floats:
     return prompt_s
 
 
-def _wait_s(runner: Runner, users: _LoopUsers, steps: _LoopSteps, alone_s: Floats) -> Floats:
-    """Mean wait of a prompt for the steps and the prompts of others; `alone_s`: its own steps. Shape of the broadcast.
+def _waits(runner: Runner, users: _LoopUsers, steps: _LoopSteps, alone_s: Floats) -> tuple[Floats, Floats]:
+    """(mean wait of a prompt for steps and prompts of others, share of those prompts met while decoding); broadcasts.
+
+    `alone_s`: the prompt's own steps. The share is of what `_LoopSteps.tpot_s` counts, in which nobody waits.
 
     The prompts of the first of `ROUNDS` stand before each other: half of them before another on average, in steps that
     use their whole budget while those decode whose prompts are through. In the other rounds a prompt finds those that
@@ -237,7 +243,12 @@ def _wait_s(runner: Runner, users: _LoopUsers, steps: _LoopSteps, alone_s: Float
     were read one after another. Prompts that came during a step, or since the scheduler looked for them, share the
     next. A request comes while a step runs, and waits for others that the engine takes without it (`steps_unseen`).
 
-    Source: `ROUNDS`, `_first_round_s`, `_others_wait_s`. Assumes: as there.
+    Each of the others has one prompt for each of a user's own. Those that he waits for make his answer no longer: of
+    the first round half of them, later as many as take the time that he waits. Where a full budget holds decoding
+    sequences back (`batch`), steps are as long as they can be, and the share is 1; so it is where prompts have steps of
+    their own, of which there are more than are counted.
+
+    Source: `ROUNDS`, `_first_round_s`, `_others_wait_s`; counting for the share. Assumes: as there.
     """
     decode_s, mean_s, prompt_tokens = steps.decode.seconds, steps.mean_s, users.one.tokens
     another_s = _another_prompt_s(runner, users, steps)
@@ -256,7 +267,13 @@ def _wait_s(runner: Runner, users: _LoopUsers, steps: _LoopSteps, alone_s: Float
     planned = STEP_IN_PROGRESS + runner.engine.plans_ahead
     unseen_s = users.others * (users.unseen - planned * (1.0 - idle)) * mean_s
     wait_s: Floats = unseen_s + (first_s + (ROUNDS - 1) * (later_s + beside_s)) / ROUNDS
-    return wait_s
+    if not runner.engine.mixes:
+        return wait_s, 1.0
+    prompt_s = users.chunks * another_s
+    waited_for = (later_s * prompt_s / each_s + beside_s) / np.maximum(prompt_s, LEAST_S)
+    away = 1.0 - np.minimum(waited_for / np.maximum(users.in_flight - 1.0, 1.0), 1.0)
+    met = (0.5 + (ROUNDS - 1) * away) / ROUNDS
+    return wait_s, np.minimum(met * users.wanted / users.batch, 1.0)
 
 
 def _mean_launch_wait_s(runner: Runner, layout: ServingLayout, users: _LoopUsers, steps: _LoopSteps) -> Floats:

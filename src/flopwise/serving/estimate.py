@@ -59,7 +59,7 @@ FREE_BYTES = 2**30
 """What llama.cpp leaves free of a device that cannot take all layers (--fit-target, 1,024 MiB)."""
 SHORT_ANSWER = 100
 """Tokens below which an answer takes so few steps that no mean says how many prompts of others it meets: with 8 users
-the closed form is up to 15 % off the simulator at 64 tokens, 50 % at 16 (benchmarks/serve_and_simulate.py)."""
+the closed form is up to 11 % off the simulator at 64 tokens, 46 % at 16 (benchmarks/serve_and_simulate.py)."""
 CAPACITIES = 5
 """Sizes of a cache between its ends, over which the time of a run in waves is averaged."""
 

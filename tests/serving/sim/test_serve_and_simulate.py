@@ -56,27 +56,13 @@ def test_the_share_of_time_in_which_steps_run_is_that_of_simulated_replicas(
     assert here == pytest.approx(there, rel=0.05)
 
 
-FAR = "8B, H100, long prompts", 8, "TPOT mean"
-"""What the closed form is farthest off: answers of 64 tokens take so few steps that chance says which prompts they
-meet."""
-
-
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_the_closed_form_of_users_is_near_the_means(name: str) -> None:
-    """What searches and `--closed-form` use; of these 99 figures the furthest is 12.6 % off."""
+    """What searches and `--closed-form` use; of these 99 figures the furthest is 12.6 % off, of times a token 5.5 %."""
     for users in USERS:
         for found in closed(name, DEPLOYMENTS[name], users, closed_form=True):
-            if (name, users, found.figure) != FAR:
-                assert found.serve == pytest.approx(found.simulate, rel=1 / 7), f"{found.load}, {found.figure}"
-
-
-@pytest.mark.xfail(
-    strict=True, reason="the formula of searches is 15.4 % off where a seventh is allowed; serve simulates such users"
-)
-def test_the_closed_form_of_few_steps_is_near_the_means() -> None:
-    name, users, figure = FAR
-    (found,) = (one for one in closed(name, DEPLOYMENTS[name], users, closed_form=True) if one.figure == figure)
-    assert found.serve == pytest.approx(found.simulate, rel=1 / 7)
+            most = 0.06 if found.figure == "TPOT mean" else 1 / 7
+            assert found.serve == pytest.approx(found.simulate, rel=most), f"{found.load}, {found.figure}"
 
 
 DRAWN = [*drawn_commands(60)]
@@ -97,10 +83,11 @@ def test_drawn_commands_say_the_same(first: int) -> None:
     assert counted >= 14, "few of these fit and keep up"
 
 
-def test_tails_of_first_tokens_near_the_knee_of_thousands_of_sequences() -> None:
-    """At 90 % of what 4,096 sequences at once sustain; means and times a token agree."""
+def test_waves_of_thousands_of_short_answers_are_forgotten() -> None:
+    """At 90 % of what 4,096 sequences at once sustain they begin and end together at first: of 300,000 requests p95 of
+    TTFT is twice that of those after the first 600,000."""
     (drawn,) = (one for one in DRAWN if one[0] == KNEE)
-    agrees(compared(*drawn, arrivals=300_000), *drawn[1:])
+    agrees(compared(*drawn, arrivals=2_400_000), *drawn[1:])
 
 
 MORE: dict[str, dict[str, Any]] = {

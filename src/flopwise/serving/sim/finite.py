@@ -49,6 +49,10 @@ Simulation modeling and analysis, 9.5.3); and how many spans."""
 LONGER, LONGEST_ARRIVALS = 4, 600_000
 """Until percentiles are settled, runs are made so many times as long, up to so many requests: 0.25 s. On replicas that
 are 85 to 92 % busy and whose cache bursts fill, p95 and p99 of 150,000 requests vary by 10 to 60 % from run to run."""
+DRIFTING_ARRIVALS, DRIFT_ERRORS = 2_400_000, 3.0
+"""Up to so many where percentiles still change one way: by so many standard errors from one half of what is counted to
+the other. Thousands of short answers that begin together end together: prompts first, an engine reads until the batch
+is full, and it takes half a million requests until the waves have run into each other."""
 MOST_REPLICAS = 32
 """Replicas that are simulated together; of more, so many stand for all, with their share of the load."""
 CLOCK_FRAC = 0.5
@@ -284,17 +288,32 @@ def _simulated_per_s(job: ServeJob, replicas: int) -> float:
     return max((job.arrivals_per_s or 0.0) * replicas, SELDOM_PER_S)
 
 
-def _error_frac(seconds: NDArray[np.float64], shares: Sequence[float]) -> float:
-    """The largest standard error of percentiles of a run, over their own size; 0 where there is too little to say.
+def _by_span(seconds: NDArray[np.float64], shares: Sequence[float]) -> NDArray[np.float64]:
+    """Percentiles of each of `SPANS` parts of a run, in order: (spans, shares); zeros if there is too little."""
+    spans = [span[~np.isnan(span)] for span in np.array_split(seconds, SPANS)]
+    if not shares or min(len(span) for span in spans) < SPANS:
+        return np.zeros((SPANS, 1))
+    return np.array([at_shares(span, shares) for span in spans])
+
+
+def _error_frac(each: NDArray[np.float64]) -> float:
+    """The largest standard error of percentiles of a run, over their own size; `each`: of `_by_span`.
 
     Source: batch means (`SPANS`).
     """
-    spans = [span[~np.isnan(span)] for span in np.array_split(seconds, SPANS)]
-    if not shares or min(len(span) for span in spans) < SPANS:
-        return 0.0
-    each = np.array([at_shares(span, shares) for span in spans])
     whole = np.maximum(np.abs(each).mean(axis=0), 1.0 / PS)
     return float((each.std(axis=0, ddof=1) / whole).max()) / math.sqrt(SPANS)
+
+
+def _drifts(each: NDArray[np.float64]) -> bool:
+    """True if percentiles change from the first half of a run to the second by more than chance makes them.
+
+    Source: Welch's test on batch means; `DRIFT_ERRORS`. Assumes: spans are independent. `each`: of `_by_span`.
+    """
+    halves = np.array_split(each, 2)
+    apart = np.abs(halves[0].mean(axis=0) - halves[1].mean(axis=0))
+    errors = np.sqrt(halves[0].var(axis=0, ddof=1) / len(halves[0]) + halves[1].var(axis=0, ddof=1) / len(halves[1]))
+    return bool(np.any(apart > DRIFT_ERRORS * errors))
 
 
 class ArrivalRun(NamedTuple):
@@ -354,9 +373,12 @@ class ArrivalRun(NamedTuple):
             behind = float(np.ptp(ended)) / max(float(np.ptp(came)), 1.0)
             over = behind if behind >= FALLS_BEHIND else 0.0
             ttft_s, tpot_s = (np.asarray(seen)[counted] for seen in (run.ttft_s, run.tpot_s))
-            error_frac = max(_error_frac(seen, shares) for seen in (ttft_s, tpot_s))
+            spans = [_by_span(seen, shares) for seen in (ttft_s, tpot_s)]
+            error_frac = max(map(_error_frac, spans))
             if over or error_frac <= SETTLED_FRAC:
                 break
+            if any(map(_drifts, spans)):
+                longer = min(LONGER * count, clock, DRIFTING_ARRIVALS)
         first, each = _latencies(job, run, percentiles, counted)
         each_s = float(np.nanmean(tpot_s)) if job.decodes and job.output_tokens > 1 else 0.0
         means = RunMeans(float(np.nanmean(ttft_s)), each_s, (job.arrivals_per_s or 0.0) * float(answered.mean()))
