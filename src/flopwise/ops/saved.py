@@ -57,6 +57,7 @@ class Setting:
     rank: int = 0  # of the adapters on the items that `trainable` names
     dropped: bool = False  # adapters keep a copy, dropped out or cast, which the caller counts, and no input
     one_mlp: bool = False  # a gated MLP with adapters on all its products is one operation: see `adapted_mlps`
+    weighted_first: bool = False  # experts' activated rows are multiplied by their weights, not their results
 
     def __post_init__(self) -> None:
         """Raise SpecError for an implementation that is not known."""
@@ -286,7 +287,8 @@ def _keep_for_pointwise(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> N
     elif item.kind == "softmax":
         t.note(item.name, size / s.elem_bytes * 4)
     elif item.kind == "scale":
-        if item.name.startswith(("experts/", "shared/")):  # multiplied by routing weights, which have gradients
+        routed = item.name.startswith("experts/") and not s.weighted_first
+        if routed or item.name.startswith("shared/"):  # multiplied by routing weights, which have gradients
             t.keep(x)
     elif item.kind in ("gate", "conv"):
         t.keep(x)
