@@ -285,7 +285,7 @@ def is_far(job: ServeJob) -> bool:
     if row.local:
         return chip.kind == "cpu" or chip.vendor not in NATIVE
     scopes = families(chip)
-    apart = int(job.layout.tp) > 1 and any(level.shared for level in job.cluster.fabric.levels)
+    apart = int(job.layout.tp) > 1 and any(level.through_host for level in job.cluster.fabric.levels)
     timed = any(not lent(scope, scopes) for scope in chip.calibration.scopes.get("attention_frac", ()))
     return apart or not row.graphs or not timed
 
