@@ -53,6 +53,7 @@ class Setting:
     elem_bytes: float = 2.0
     flash: bool = True  # fused: attention without a score matrix
     clamps: bool = True  # what limits an activation's inputs is an operation of its own, no part of the activation
+    plain_experts: bool = False  # an activation with limits is operations of PyTorch, whatever else is fused
     trainable: Trainable = "all"  # or names of the linears with adapters (LoRA)
     rank: int = 0  # of the adapters on the items that `trainable` names
     dropped: bool = False  # adapters keep a copy, dropped out or cast, which the caller counts, and no input
@@ -245,8 +246,13 @@ def _save_gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -
 def _activation(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
     s, fused = t.setting, t.setting.implementation == "fused"
     if item.gated:
-        _save_gated(t, item, size, keep_activated=not fused and _prefix(item.name) not in t.whole)
-        if item.clamped and s.clamps:
+        plain = item.clamped and (s.plain_experts or not fused)
+        _save_gated(t, item, size, keep_activated=not (fused or plain) and _prefix(item.name) not in t.whole)
+        if (
+            plain
+        ):  # g = min(gate, limit), sigmoid(a g), their product, and 1 + the other half; input to tell what was cut
+            t.note(f"{item.name}/clamped", 4 * size)
+        elif item.clamped and s.clamps:
             t.note(f"{item.name}/clamped", 2 * size)  # beside its input, of which the derivative asks what was cut
     elif item.kind in ("relu", "tanh", "sigmoid") and not fused:
         t.note(item.name, size)  # their output says everything
