@@ -50,14 +50,9 @@ class Level:
     direct_devices: float = inf  # most devices of a group for which there is such a kernel where this link is used
     axes: int = 1  # of a torus, each with its share of the bandwidth
 
-    @property
-    def through_host(self) -> bool:
-        """True where each message is written to the host's memory and read there."""
-        return self.kind == THROUGH_HOST
-
 
 THROUGH_HOST = "pcie-host"
-"""Kind of the link between devices without peer access."""
+"""Kind of the link between devices without peer access: each message is written to the host's memory and read there."""
 ASSUMED_PATH = {
     "host": "messages between devices of a node pass through the host's memory, since the drivers of these cards have "
     "no peer access; with it: --intra-node pcie",
@@ -90,7 +85,7 @@ class Fabric:
     def form(self) -> tuple[object, ...]:
         """Key that is equal for fabrics whose collectives follow the same formulas with other figures."""
         return tuple(
-            (at.through_host, at.axes, bool(at.multicast), isfinite(at.direct_s), isfinite(at.direct_devices))
+            (at.kind == THROUGH_HOST, at.axes, bool(at.multicast), isfinite(at.direct_s), isfinite(at.direct_devices))
             for at in self.levels
         )
 
