@@ -198,7 +198,7 @@ class Device:
             note=row.meaning,
         )  # fmt: skip
         value = level.bytes_per_s * level.frac
-        formula = f"{peak.name} x link_frac" + (", which all ranks that send at once share" if level.shared else "")
+        formula = f"{peak.name} x link_frac"
         return term(f"achieved {level.kind} rate", value, "B/s", formula, peak, fraction)
 
     def links(self, ranks: int) -> tuple[Figure, ...]:

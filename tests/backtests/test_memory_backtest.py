@@ -283,3 +283,25 @@ def test_trl_computes_its_loss_in_pieces(model: str, seq: int, allocated: float,
     assert pieces.allocated_bytes == pytest.approx(allocated * 2**30, rel=0.1)
     assert pieces.reserved_bytes == pytest.approx(reserved * 2**30, rel=0.15)
     assert 2.5e9 < whole.allocated_bytes - pieces.allocated_bytes < 8e9
+
+
+def test_experts_of_gpt_oss_are_plain_operations_under_liger() -> None:
+    """Liger leaves them as transformers has them, seven tensors of a half's width a copy of a token.
+
+    halo's page of stock TRL on eight B300: 262,144 tokens a GPU hold 158.9 GB and 131,072 99.9 GB, 450 kB a token. By
+    hand for the tensors: gate and up, g, sigmoid(a g), their product, up + 1 and what the second product reads.
+    """
+    row = {
+        "model": "gpt-oss-20b", "software": "hf-trainer-liger", "year": "2026", "month": "9", "method": "full",
+        "gpu": "B300", "gpus": "8", "zero": "3", "precision": "bf16", "weights_dtype": "fp32", "states_dtype": "fp32",
+        "optimizer": "adamw", "loss_chunks": "64", "micro_batch": "1", "global_batch": "8", "lengths": "full",
+        "recompute": "full", "attention": "flash", "reading": "allocated",
+    }  # fmt: skip
+    rows = [{**row, "seq_len": str(seq)} for seq in (131_072, 262_144)]
+    held = [float(memory.row_memory(each, FACTS).allocated_bytes) for each in rows]
+    assert (held[1] - held[0]) / 131_072 == pytest.approx((158.9e9 - 99.9e9) / 131_072, rel=0.03)
+    plain, fused = (
+        float(memory.row_memory({**rows[0], "software": name}, FACTS).items["working set of one layer"])
+        for name in ("hf-trainer-liger", "fsdp-compile")
+    )
+    assert plain > fused + 3.9 * 131_072 * 4 * 2880 * 2

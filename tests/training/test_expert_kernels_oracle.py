@@ -1,4 +1,4 @@
-"""What Megatron-Core runs beside biased experts with a limited activation, against PyTorch's own count of bytes."""
+"""What runs beside biased experts with a limited activation, against PyTorch's own count of bytes."""
 
 from __future__ import annotations
 
@@ -35,6 +35,17 @@ def limited(made: Any) -> Any:
     return torch.cat((gate.clamp(max=7.0), up.clamp(min=-7.0, max=7.0)), -1)
 
 
+def gathered(made: Any, bias: Any) -> Any:
+    """Each row plus the bias of its expert."""
+    return made + bias[torch.zeros(TOKENS, dtype=torch.long, device="meta")]
+
+
+def plain(made: Any) -> Any:
+    """transformers' activation of gpt-oss, whose halves lie in turn."""
+    gate, up = made[..., ::2].clamp(max=7.0), made[..., 1::2].clamp(min=-7.0, max=7.0)
+    return (up + 1) * (gate * torch.sigmoid(gate * 1.702))
+
+
 @pytest.mark.parametrize("what", ["bias", "clamp"])
 def test_bytes_are_those_that_pytorch_moves(what: str) -> None:
     """To a percent or two: routing weights and biases are narrow."""
@@ -45,6 +56,15 @@ def test_bytes_are_those_that_pytorch_moves(what: str) -> None:
         moved = moved_bytes(limited, meta_tensor(TOKENS, 2 * WIDTH))
     expected = [2.0 * TOKENS * WIDTH * sum(elems) for elems in EXPERT_TRAFFIC[what]]
     assert list(moved) == pytest.approx(expected, rel=0.02)
+
+
+def test_bytes_of_plain_operations_are_those_that_pytorch_moves() -> None:
+    """A fused activation reads two halves and writes one, and three and two backward, which every stack counts."""
+    moved = moved_bytes(plain, meta_tensor(TOKENS, 2 * WIDTH))
+    found = [sum(elems) + fused for elems, fused in zip(EXPERT_TRAFFIC["plain clamp"], (3, 5), strict=True)]
+    assert list(moved) == pytest.approx([2.0 * TOKENS * WIDTH * elems for elems in found], rel=0.01)
+    forward, _ = moved_bytes(gathered, meta_tensor(TOKENS, WIDTH), meta_tensor(EXPERTS, WIDTH))
+    assert forward == pytest.approx(2.0 * TOKENS * WIDTH * sum(EXPERT_TRAFFIC["gathered bias"][0]), rel=0.01)
 
 
 def test_only_models_with_biased_experts_pay_and_only_in_stacks_that_add_them_apart() -> None:

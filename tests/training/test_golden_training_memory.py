@@ -269,9 +269,9 @@ def test_frozen_layers() -> None:
 
 
 def test_mixture_of_experts() -> None:
-    """A routed copy keeps its row of the input, gate and up, their product, and its result; the router fp32 scores."""
+    """A routed copy keeps its row of the input, gate and up, and their product, weighted; the router fp32 scores."""
     found = step_memory(MIXTURE, MEGATRON, Layout()).items["activations"]
-    dense, routed = LAYER - SEQ * 2 * 3 * FFN, TOP_K * (WIDTH + 3 * EXPERT_FFN + WIDTH)
+    dense, routed = LAYER - SEQ * 2 * 3 * FFN, TOP_K * (WIDTH + 3 * EXPERT_FFN)
     assert found == exactly(LAYERS * (dense + SEQ * (2 * routed + 4 * EXPERTS)) + ENDS)
 
 

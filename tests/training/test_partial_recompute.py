@@ -48,6 +48,7 @@ def kept_bytes(asked: TrainJob, again: list[bool], layers: range) -> float:
             layer_activation_bytes(
                 stack.kinds[stack.order[index]], stack.width, 1, RECIPE.seq_len, implementation="fused",
                 recompute="full" if again[index] else "none", elem_bytes=2.0, split=split, flash=True,
+                weighted_first=True,
             )
         )  # fmt: skip
     return total

@@ -173,3 +173,31 @@ def test_a_layer_of_llama_under_axolotl_and_liger_holds_what_was_counted_by_hand
     memory = step_memory(model, recipe, Layout(micro_batch=1, recompute=2))
     unit = tokens * 2048 * 2
     assert float(memory.items["working set of one layer"]) / unit == pytest.approx(14.5 + 4 + 7 / 128 + 1 / 32)
+
+
+def test_megatron_keeps_no_results_of_experts() -> None:
+    """TEGroupedMLP multiplies by the router's weights before the second product, whose result no gradient then reads.
+
+    Qwen3-30B-A3B: 48 layers x 4,096 tokens x 8 experts x 2,048 channels in 16 bits are 6.44 GB.
+    """
+    model, layout = FACTS.model("Qwen3-30B-A3B"), Layout(dp=16, ep=16, zero=1)
+    first = recipe_with(seq_len=4096, global_batch=16, stack="megatron-te")
+    after = replace(first, stack=replace(first.stack, weighted_first=False))
+    kept = [float(step_memory(model, recipe, layout).items["activations"]) for recipe in (after, first)]
+    assert kept[0] - kept[1] == pytest.approx(48 * 4096 * 8 * 2048 * 2)
+    assert not FACTS.stack("megatron-2021").weighted_first
+
+
+def test_axolotl_keeps_its_shards_beside_weights_that_stay_gathered() -> None:
+    """FSDP2 with reshard_after_forward off, on two GPUs: half of each weight, and all of them until gradients are made.
+
+    Gemma 4 26B-A4B in bf16 with rows of 16,384 tokens: 25.8 GB, 51.6 and AdamW's 51.6, and what layers keep.
+    """
+    model = FACTS.model("Gemma-4-26B-A4B")
+    recipe = recipe_with(seq_len=16_384, global_batch=2, stack="axolotl-liger")
+    memory = step_memory(model, recipe, Layout(dp=2, zero=2, recompute=0))
+    whole = 2.0 * parameters(model)
+    assert memory.items["weights"] == pytest.approx(whole / 2)
+    assert memory.items["optimizer states"] == pytest.approx(whole)
+    # The towers of vision stay out of the units that FSDP2 gathers.
+    assert memory.items["gathered layers"] == pytest.approx(whole, rel=0.05)

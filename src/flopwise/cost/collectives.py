@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from flopwise.cost.fabric import Fabric, Level
 from flopwise.cost.rates import is_zero
 from flopwise.ops.types import Floats, Ints
-from flopwise.values import replace
 
 TINY = 1e-30  # keeps 0 / 0 out
 PAIR = 2.0
@@ -31,8 +30,6 @@ Groups = list[tuple[Level, Floats]]
 
 def level_groups(fabric: Fabric, n: Ints, stride: Ints = 1) -> Groups:
     """For each level, how many peers (or groups of the level below) of one collective it joins; innermost first.
-
-    A level that ranks share has the rate of one of them: those `stride` apart are in groups that send at the same time.
 
     Source: NCCL: a hierarchical collective joins each level's groups in turn.
     Assumes: ranks lie `stride` apart and each inner group is filled before the next begins.
@@ -47,15 +44,10 @@ def level_groups(fabric: Fabric, n: Ints, stride: Ints = 1) -> Groups:
         joined = np.maximum(np.minimum(left, room), 1.0)
         done = done * joined
         left, apart = n / done, stride * done
-        groups.append((_rank_level(level, apart) if level.shared else level, joined))
+        groups.append((level, joined))
     joined = np.maximum(left, 1.0)
-    groups.append((_rank_level(last, apart * joined) if last.shared else last, joined))
+    groups.append((last, joined))
     return groups
-
-
-def _rank_level(level: Level, ranks: Floats) -> Level:
-    """The level as one of so many ranks has it that send at once."""
-    return replace(level, bytes_per_s=level.bytes_per_s / np.minimum(ranks, level.size))  # type: ignore[arg-type]
 
 
 def ramped_s(level: Level, fixed_s: Floats, transfer_s: Floats) -> Floats:

@@ -49,14 +49,13 @@ class Level:
     multicast: float  # rate of an all-reduce added up by the switch (NVLS), over `frac`; 0 where it does not
     direct_devices: float = inf  # most devices of a group for which there is such a kernel where this link is used
     axes: int = 1  # of a torus, each with its share of the bandwidth
-    shared: bool = False  # all ranks at once share the rate of one: their path leads through the host's memory
 
 
 THROUGH_HOST = "pcie-host"
 """Kind of the link between devices without peer access: each message is written to the host's memory and read there."""
 ASSUMED_PATH = {
-    "host": "messages between devices of a node pass through the host's memory and share one PCIe link, since the "
-    "drivers of these cards have no peer access; with it: --intra-node pcie",
+    "host": "messages between devices of a node pass through the host's memory, since the drivers of these cards have "
+    "no peer access; with it: --intra-node pcie",
     "pcie": "peer access over PCIe between devices of a node is assumed; without it (nvidia-smi topo -p2p r): "
     "--intra-node host",
 }
@@ -86,7 +85,7 @@ class Fabric:
     def form(self) -> tuple[object, ...]:
         """Key that is equal for fabrics whose collectives follow the same formulas with other figures."""
         return tuple(
-            (at.shared, at.axes, bool(at.multicast), isfinite(at.direct_s), isfinite(at.direct_devices))
+            (at.kind == THROUGH_HOST, at.axes, bool(at.multicast), isfinite(at.direct_s), isfinite(at.direct_devices))
             for at in self.levels
         )
 
@@ -165,7 +164,7 @@ def _level(
     link = {field: values[f"link_{field}"] for field in CALIBRATED}
     link["launch_s"] *= CLOCK_HZ / clock_hz if clock_hz else 1.0  # inside a node: instructions of the devices' cores
     link["direct_s"] = link["direct_s"] or float("inf")
-    level = Level(kind=kind, size=size, bytes_per_s=bytes_per_s, axes=1, shared=kind == THROUGH_HOST, **link)
+    level = Level(kind=kind, size=size, bytes_per_s=bytes_per_s, axes=1, **link)
     return level, assumptions
 
 

@@ -217,7 +217,10 @@ class TrainingStack(Software):
     ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, in fp8 too, or
     # in every format as one batched product; ragged: XLA's kernel over uneven groups of rows; masked: plain products of
     # even buffers, which products with masks fill and empty, as XLA has experts with a capacity
-    expert_kernels: tuple[str, ...] = ()  # "bias", "clamp": what runs beside experts' products in kernels of its own
+    weighted_first: bool = False  # a token's weight for an expert multiplies what the activation makes, so that no
+    # gradient reads the result of the expert's last product
+    expert_kernels: tuple[str, ...] = ()  # what runs beside experts' products in kernels of its own: "bias", "clamp",
+    # "gathered bias" and "plain clamp" of EXPERT_TRAFFIC in training/blocks.py
     trains_predictors: bool = False  # as its users train them: with the model's layers for multi-token prediction
     library_products: bool = False  # they are PyTorch's, of before 2026: the vendor's library as it comes, which has no
     # tuned kernels for AMD's devices

@@ -53,10 +53,12 @@ class Setting:
     elem_bytes: float = 2.0
     flash: bool = True  # fused: attention without a score matrix
     clamps: bool = True  # what limits an activation's inputs is an operation of its own, no part of the activation
+    plain_experts: bool = False  # an activation with limits is operations of PyTorch, whatever else is fused
     trainable: Trainable = "all"  # or names of the linears with adapters (LoRA)
     rank: int = 0  # of the adapters on the items that `trainable` names
     dropped: bool = False  # adapters keep a copy, dropped out or cast, which the caller counts, and no input
     one_mlp: bool = False  # a gated MLP with adapters on all its products is one operation: see `adapted_mlps`
+    weighted_first: bool = False  # experts' activated rows are multiplied by their weights, not their results
 
     def __post_init__(self) -> None:
         """Raise SpecError for an implementation that is not known."""
@@ -244,8 +246,13 @@ def _save_gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -
 def _activation(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
     s, fused = t.setting, t.setting.implementation == "fused"
     if item.gated:
-        _save_gated(t, item, size, keep_activated=not fused and _prefix(item.name) not in t.whole)
-        if item.clamped and s.clamps:
+        plain = item.clamped and (s.plain_experts or not fused)
+        _save_gated(t, item, size, keep_activated=not (fused or plain) and _prefix(item.name) not in t.whole)
+        if (
+            plain
+        ):  # g = min(gate, limit), sigmoid(a g), their product, and 1 + the other half; input to tell what was cut
+            t.note(f"{item.name}/clamped", 4 * size)
+        elif item.clamped and s.clamps:
             t.note(f"{item.name}/clamped", 2 * size)  # beside its input, of which the derivative asks what was cut
     elif item.kind in ("relu", "tanh", "sigmoid") and not fused:
         t.note(item.name, size)  # their output says everything
@@ -286,7 +293,8 @@ def _keep_for_pointwise(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> N
     elif item.kind == "softmax":
         t.note(item.name, size / s.elem_bytes * 4)
     elif item.kind == "scale":
-        if item.name.startswith(("experts/", "shared/")):  # multiplied by routing weights, which have gradients
+        routed = item.name.startswith("experts/") and not s.weighted_first
+        if routed or item.name.startswith("shared/"):  # multiplied by routing weights, which have gradients
             t.keep(x)
     elif item.kind in ("gate", "conv"):
         t.keep(x)

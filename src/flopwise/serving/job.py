@@ -6,6 +6,7 @@ import shlex
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from flopwise.cost.fabric import THROUGH_HOST
 from flopwise.cost.intervals import ErrorBand, WholeBand, device_band
 from flopwise.cost.rates import families, lent
 from flopwise.facts.architecture import Model
@@ -285,7 +286,7 @@ def is_far(job: ServeJob) -> bool:
     if row.local:
         return chip.kind == "cpu" or chip.vendor not in NATIVE
     scopes = families(chip)
-    apart = int(job.layout.tp) > 1 and any(level.shared for level in job.cluster.fabric.levels)
+    apart = int(job.layout.tp) > 1 and any(level.kind == THROUGH_HOST for level in job.cluster.fabric.levels)
     timed = any(not lent(scope, scopes) for scope in chip.calibration.scopes.get("attention_frac", ()))
     return apart or not row.graphs or not timed
 

@@ -483,7 +483,12 @@ EAGER_SCORES = 2.0
 """Bytes of attention's scores in eager PyTorch over those around one softmax kernel: each score is written (2), scaled
 (4), masked (4), normalised in fp32 (2 + 4), cast (4 + 2) and read (2): 24 bytes, not 12 (transformers, the function
 eager_attention_forward)."""
-EXPERT_TRAFFIC = {"bias": ((7.0, 7.0), (12.0, 8.0)), "clamp": ((4.0, 4.0), (9.0, 6.0))}
+EXPERT_TRAFFIC = {
+    "bias": ((7.0, 7.0), (12.0, 8.0)),
+    "clamp": ((4.0, 4.0), (9.0, 6.0)),
+    "gathered bias": ((2.0, 2.0), (1.0, 0.0)),
+    "plain clamp": ((7.0, 6.0), (23.0, 15.0)),
+}
 """16-bit elements that are read and written, forward and backward, for each element of a routed token: see below."""
 
 
@@ -497,15 +502,24 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
     Both halves of the first product are limited, then joined: 2 + 2 bytes an element of each, and as much for the join;
     backward compares each half with its limits (3 bytes a comparison, three for the half with two) and takes the
     gradient or zero (5).
+    In plain PyTorch each row has its expert's bias copied to it, then added (write 2; read 2 + 2, write 2), whose
+    gradient is read once more; min(gate, limit) x sigmoid x (up + 1) is seven operations forward, twelve backward and
+    the halves' gradients put side by side, less the passes of a fused activation.
 
-    Source: counting the operations of Megatron-Core's `TEGroupedMLP._apply_bias` and `weighted_bias_quick_geglu_impl`
-    and of their derivatives in PyTorch. Assumes: no tensor stays in a cache.
+    Source: counting the operations of Megatron-Core's `TEGroupedMLP._apply_bias` and `weighted_bias_quick_geglu_impl`,
+    of transformers' `grouped_mm_experts_forward` and `GptOssExperts._apply_gate`, and of their derivatives in PyTorch.
+    Assumes: no tensor stays in a cache; rows of the same expert do not wait for one another where its bias's gradient
+    is added up.
     """
     for item in group:
-        biased = isinstance(item, Experts) and item.bias and item.shard == "row"
+        biased = isinstance(item, Experts) and item.bias
         clamped = isinstance(item, Pointwise) and item.clamped
-        for what in (name for name, holds in (("bias", biased), ("clamp", clamped)) if holds):
-            if what not in context.software.expert_kernels:
+        kinds = {
+            "bias": isinstance(item, Experts) and item.bias and item.shard == "row", "gathered bias": biased,
+            "clamp": clamped, "plain clamp": clamped,
+        }  # fmt: skip
+        for what, holds in kinds.items():
+            if not holds or what not in context.software.expert_kernels:
                 continue
             made = item_work(item, context.shape, context.split)
             elems = 0.0 if made is None else made.out_elems
@@ -517,7 +531,7 @@ def expert_kernels(group: Group, context: BlockContext) -> Iterator[BlockKernel]
                 timing = work_s(context.rates, work, context.elements)
                 figures = _seconds(work, "bf16", context, timing)
                 kernel = BlockKernel(work, "bf16", not suffix, False, *figures)  # noqa: FBT003
-                yield kernel._replace(modules=frozenset({"moe", "activation"} if what == "clamp" else {"moe"}))
+                yield kernel._replace(modules=frozenset({"moe", "activation"} if clamped else {"moe"}))
 
 
 ADAPTER_TRAFFIC = {

@@ -302,8 +302,8 @@ class MemoryTable:
             "flash": self.recipe.attention != "eager", "trainable": self._trainable(layer),
             "rank": 0 if lora is None else lora.rank,
             "dropped": self.copies_inputs and not self.keeps_inputs,
-            "one_mlp": fuses_adapters(self.recipe),
-            "clamps": self.implementation != "fused" or "clamp" in self.software.expert_kernels,
+            "one_mlp": fuses_adapters(self.recipe), "weighted_first": self.software.weighted_first,
+            "clamps": "clamp" in self.software.expert_kernels, "plain_experts": self.software.hf_modules,
         }  # fmt: skip
 
     def _at_once(self, layer: Layer) -> float:
