@@ -309,7 +309,9 @@ class Runner:
     engine: Engine
     dtype: str  # precision of the matrix products inside the layers: a key of `cost.precisions.PRECISIONS`
     weight_bits: float  # per weight element of the layers, scales included
-    wide: frozenset[str] = frozenset()  # parts of the layers (attention, router ...) whose weights stay in 16 bits
+    wide: frozenset[str] = (
+        frozenset()
+    )  # parts of the layers (attention ...), or products, whose weights stay in 16 bits
     eight: PartsPath | None = None  # parts whose weights are in 8 bits, beside experts in fewer
     kv_dtype: CacheFormat = BF16_CACHE
     head_bits: float = 16.0  # per weight element of the head
@@ -729,7 +731,7 @@ class Runner:
         part, is_product = work.name.split("/")[0], work.kind in PRODUCTS
         if inside and is_product and self.eight is not None and part in self.eight.parts:
             return self.eight.dtype, self.eight.weight_bits
-        if inside and is_product and part not in self.wide:
+        if inside and is_product and part not in self.wide and work.name not in self.wide:
             return self.dtype, self.weight_bits
         if not inside and work.kind == "matmul" and self.head_bits < UNPACKED * 16.0:
             return "int4_wo" if self.head_bits < 6 else "int8_wo", self.head_bits
