@@ -147,7 +147,7 @@ def test_mixtures_published_in_4_bits_leave_attention_in_16(
 
 def test_the_second_release_of_deepseek_in_4_bits_has_the_output_projection_in_4_bits_too() -> None:
     """413,340,567,567 bytes of files of nvidia/DeepSeek-R1-0528-NVFP4-v2 (edwardsp/blobcache), with the layer that
-    predicts a second token in 16 bits: attention, 256 + 1 experts of 3 x 7,168 x 2,048, a join, an embedding and a head.
+    predicts a second token in 16 bits: attention, 257 experts of 3 x 7,168 x 2,048, a join, an embedding and a head.
     """
     deepseek = load_model("DeepSeek-R1")
     attention = 7168 * (1536 + 576) + 1536 * 24576 + 512 * 32768 + 16384 * 7168
