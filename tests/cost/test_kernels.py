@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flopwise.cost.kernels import (
     BACKWARD_SOFTMAX,
+    CORE_UNPACKS,
     DOT,
     NORMAL_SLOPE,
     Elements,
@@ -279,6 +280,37 @@ def test_experts_in_8_bits_are_computed_64_rows_at_once_on_hopper() -> None:
             grouped_matmul_s(r, 9600, 512, 2048, experts, Elements(rows)).compute_s for r in (H100, coarse)
         )
         assert bool(coarse_s > 1.5 * fine_s) is differs, rows
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "top_k", "width", "hidden", "microseconds"),
+    [
+        (16, 256, 8, 2048, 7168, 1395), (64, 256, 8, 2048, 7168, 2973), (16, 512, 10, 1024, 4096, 599),
+        (256, 512, 10, 1024, 4096, 2227), (16, 8, 2, 14336, 4096, 457),
+    ],
+)  # fmt: skip
+def test_marlin_unpacks_as_many_weights_a_core_whatever_the_experts(
+    tokens: int, experts: int, top_k: int, width: int, hidden: int, microseconds: float
+) -> None:
+    """Experts in 4 bits on an H20 (vLLM 0.20; FlagGems, pull request 3609): less than half of its bandwidth."""
+    h20 = rates(FACTS.accelerator("H20"))
+    touched = experts * (1 - (1 - top_k / experts) ** tokens)
+    weights = touched * 3 * width * hidden
+    assert weights / (h20.num_sms * microseconds / 1e6) == pytest.approx(
+        FACTS.engine("vllm").core_unpacks_per_s, rel=0.1
+    )
+    assert weights * 4.25 / 8 / (microseconds / 1e6) < 0.5 * h20.hbm_bytes_per_s
+
+
+def test_weights_of_experts_are_unpacked_again_for_every_64_rows() -> None:
+    slow = replace(H100, value={**H100.value, CORE_UNPACKS: 1e9})
+    for rows, times in ((8, 1), (8 * 64, 1), (8 * 65, 2)):
+        for dtype, differs in (("int4_wo", True), ("fp8", False)):
+            bound, free = (grouped_matmul_s(r, rows, 4096, 7168, 8, Elements(dtype)) for r in (slow, H100))
+            unpacked_s = times * 8 * 4096 * 7168 / (1e9 * H100.num_sms)
+            assert bound.compute_s == pytest.approx(unpacked_s if differs else free.compute_s)
+    plain = (matmul_s(r, 8, 4096, 7168, Elements("int4_wo")).compute_s for r in (slow, H100))
+    assert len({float(np.asarray(each)) for each in plain}) == 1
 
 
 @pytest.mark.parametrize(("head_dim", "published"), [(128, 107.8), (64, 100.3)])

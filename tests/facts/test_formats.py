@@ -128,6 +128,44 @@ def test_mxfp4_quantises_experts_only() -> None:
     assert groups["experts/down_proj"] == pytest.approx(32 * 8 * 4096 * 14336 * 4.25 / 8)
 
 
+@pytest.mark.parametrize(
+    ("model", "name", "published_gb", "elsewhere"),
+    [  # cards of ISTA-DASLab's and wafer-ai's Kimi-K2.5 and K2.6, of nvidia/DeepSeek-R1-FP4 and a Qwen3.5-397B-NVFP4
+        ("Kimi-K2.5", "int4-experts", 595, "awq"), ("Kimi-K2.5", "nvfp4-experts", 595, "nvfp4"),
+        ("Kimi-K2.5", "nvfp4-mlp", 590, "nvfp4"), ("DeepSeek-R1", "nvfp4-mlp", 396.8, "nvfp4"),
+        ("Qwen3.5-397B-A17B", "nvfp4-mlp", 234, "nvfp4"),
+    ],
+)  # fmt: skip
+def test_mixtures_published_in_4_bits_leave_attention_in_16(
+    model: str, name: str, published_gb: float, elsewhere: str
+) -> None:
+    mixture = load_model(model)
+    own, other = (weight_bytes(mixture, each) / 1e9 for each in (name, elsewhere))
+    assert own == pytest.approx(published_gb, rel=0.01)
+    assert abs(other - published_gb) > 3 * abs(own - published_gb)
+
+
+def test_the_second_release_of_deepseek_in_4_bits_has_the_output_projection_in_4_bits_too() -> None:
+    """413,340,567,567 bytes of files of nvidia/DeepSeek-R1-0528-NVFP4-v2 (edwardsp/blobcache), with the layer that
+    predicts a second token in 16 bits: attention, 257 experts of 3 x 7,168 x 2,048, a join, an embedding and a head.
+    """
+    deepseek = load_model("DeepSeek-R1")
+    attention = 7168 * (1536 + 576) + 1536 * 24576 + 512 * 32768 + 16384 * 7168
+    more = 2 * (attention + 257 * 3 * 7168 * 2048 + 2 * 7168**2 + 2 * 129280 * 7168)
+    assert weight_bytes(deepseek, "nvfp4-mlp-o") + more == pytest.approx(413_340_567_567, rel=0.002)
+    plain, output = (by_item(deepseek, name) for name in ("nvfp4-mlp", "nvfp4-mlp-o"))
+    assert {path for path in plain if plain[path] != output[path]} == {"attention/o_proj"}
+
+
+def test_a_shared_expert_is_quantised_with_the_mlp_but_not_with_the_experts() -> None:
+    kimi = load_model("Kimi-K2.5")
+    mlp, experts = (by_item(kimi, f"nvfp4-{which}") for which in ("mlp", "experts"))
+    differ = {path for path in mlp if mlp[path] != experts[path]}
+    assert any("shared" in path for path in differ)
+    assert not any(path.startswith(("attention", "experts")) for path in differ)
+    assert kimi.checkpoint_format == "int4-experts"
+
+
 def test_eight_experts_get_wider_attention_in_gguf() -> None:
     groups = by_item(MIXTRAL, "Q4_K_M")
     assert groups["attention/v_proj"] == 32 * 4096 * 1024 * 34 / 32  # Q8_0
@@ -271,7 +309,7 @@ def test_formats_with_a_published_rule_assume_nothing() -> None:
 
 @pytest.mark.parametrize(("spelled", "name"), [
     ("MXFP4 experts + BF16", "mxfp4"), ("FP8 (+BF16)", "fp8"), ("FP8 + BF16", "fp8"),
-    ("NVFP4 experts + BF16", "nvfp4-mlp"), ("AWQ-INT4 + FP16", "awq"), ("fp8-block + 16-bit rest", "fp8-block"),
+    ("NVFP4 experts + BF16", "nvfp4-experts"), ("AWQ-INT4 + FP16", "awq"), ("fp8-block + 16-bit rest", "fp8-block"),
 ])  # fmt: skip
 def test_formats_that_spell_out_what_stays_in_16_bits(spelled: str, name: str) -> None:
     assert FACTS.weight_format(spelled) is FACTS.weight_format(name)

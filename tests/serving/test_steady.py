@@ -205,6 +205,21 @@ def test_formats_of_experts_leave_attention_in_16_bits() -> None:
     assert not product_path(LLAMA, "awq", H100.rates).wide & {"attention", "mlp"}
 
 
+def test_a_format_may_shorten_one_product_of_attention() -> None:
+    """By hand: NVFP4 is 4 bits and an 8-bit scale for 16 weights, 4.5; the other projections stay in bf16."""
+    model, b200 = load_model("DeepSeek-R1"), cluster(FACTS.accelerator("B200"))
+    job = serve_job_with(
+        model=model, cluster=b200, weights="nvfp4-mlp-o", input_tokens=512, output_tokens=64, concurrency=4
+    )
+    load = StepLoad(decode_batch=4.0, decode_context=512.0)
+    kernels = {k.work.name: k for k in runner(job).kernels_of(model.stacks[0].kinds[-1].items, load, ONE, inside=True)}
+    for name, dtype, bits in (
+        ("attention/o_proj", "nvfp4", 4.5), ("attention/q_b_proj", "bf16", 16.0), ("attention/q_a_proj", "bf16", 16.0),
+        ("experts/down_proj", "nvfp4", 4.5), ("shared/down_proj", "nvfp4", 4.5), ("router", "bf16", 16.0),
+    ):  # fmt: skip
+        assert (kernels[name].dtype, kernels[name].weight_bits) == (dtype, pytest.approx(bits, rel=1e-3)), name
+
+
 def test_encoders_answer_in_one_pass() -> None:
     bert = load_model("bert-base-uncased")
     result = estimate(serve_job_with(model=bert, cluster=H100, input_tokens=128, output_tokens=1, concurrency=8))

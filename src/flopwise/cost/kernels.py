@@ -64,6 +64,10 @@ BLOCK_FRAC = "block_frac."
 """Before a kernel's name: its rate of plain fp8 products with scales of blocks over that of the device's best."""
 PLAIN_PRODUCTS = "plain_products."
 """Before a precision: rate of plain products in it, not of experts, over that of the device's best; without one, 1."""
+CORE_UNPACKS = "core_unpacks_per_s"
+"""Name of the weights that one core unpacks in a second, in grouped products that do so in vector units (Marlin's)."""
+UNPACKED_ROWS = 64
+"""Rows that such a kernel multiplies by weights it has unpacked once."""
 FLASH_DIMS = (32, 64, 96, 128, 192, 256)
 """Head dimensions that flash kernels are built for."""
 
@@ -324,6 +328,7 @@ class _Way(NamedTuple):
     packing: float  # B/s at which weights are packed before they are multiplied; 0: they are multiplied as they are
     tiles: list[TileTimes]
     routed: bool  # of experts, whose rows vary as tokens choose them
+    grouped: bool  # of experts
 
 
 def _way(rates: Rates, elements: Elements, *, grouped: bool = False) -> _Way:
@@ -351,7 +356,7 @@ def _new_way(rates: Rates, elements: Elements, *, grouped: bool) -> _Way:
     routed = grouped and EVEN not in rates.value
     rows = rates.value["expert_rows"] if grouped and p.peak == "fp8" else 0.0
     tiles = tile_times(rates, rate, packed, rows)
-    return _Way(p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing, tiles, routed)
+    return _Way(p, rate, tail, bits, elements.act_bytes, unpacked, packed, packing, tiles, routed, grouped)
 
 
 def _all_below(figures: Floats, most: float) -> bool:
@@ -372,6 +377,9 @@ def _product(
     dot_s = rates.value.get(DOT)
     if way.unpacked and dot_s is not None and not is_zero(dot_s):
         compute_s = np.where(each <= DOT_ROWS, np.maximum(compute_s, m * n * k * dot_s), compute_s)
+    if way.unpacked and way.grouped and CORE_UNPACKS in rates.value:
+        weights = touched * n * k * np.ceil(each / UNPACKED_ROWS)
+        compute_s = np.maximum(compute_s, weights / (rates.value[CORE_UNPACKS] * rates.num_sms))
     act_in = m * k * (p.act_bits / 8 if p.quantised else way.act_bytes)
     weights = touched * n * k * (way.weight_bits / 8) * _narrow(rates, n * matrices, way.tail)
     return compute_s, weights, act_in + m * n * way.act_bytes

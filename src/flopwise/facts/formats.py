@@ -138,7 +138,7 @@ class CheckpointFormat(WeightFormat):
 
     kind: ClassVar[Literal["weights", "gguf"]] = "weights"
     bits: float  # of a quantised weight
-    roles: Literal["all", "matrices", "linear", "mlp", "experts_or_mlp"]  # the tensors that are quantised
+    roles: Literal["all", "matrices", "linear", "mlp", "mlp_and_output", "experts_or_mlp"]  # tensors that are quantised
     block_rows: int | None = None  # of a block with a scale of its own; 0: all rows; None: there are no scales
     block_columns: int | None = None
     scale_bytes: float  # of one block
@@ -178,8 +178,8 @@ class CheckpointFormat(WeightFormat):
         """True if a checkpoint in this format stores the tensor in its low-bit form."""
         if self.roles == "all" or (not self.first_last and place.layer in (0, place.layers - 1)):
             return self.roles == "all"
-        if self.roles == "mlp":
-            return role in _FEED
+        if self.roles in ("mlp", "mlp_and_output"):
+            return role in _FEED or (role == "attention_o" and self.roles == "mlp_and_output")
         if self.roles == "matrices":
             return role not in ("router", "norm", "other")
         if self.roles == "experts_or_mlp":

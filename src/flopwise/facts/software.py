@@ -505,6 +505,9 @@ class Engine(Software):
     blocks_source: str = ""  # of products with scales of blocks
     blocks_date: str = ""
     block_kernel: Literal["best", "triton", "cutlass"] = "best"  # of plain fp8 products with scales of blocks
+    unpack_source: str = ""  # of weights that vector units unpack as they are multiplied
+    unpack_date: str = ""
+    core_unpacks_per_s: float = 0.0  # weights of experts that a core unpacks in a second; 0: as fast as they are read
     cpu_source: str = ""  # of what differs on processors
     cpu_date: str = ""
     cpu_packs_once: bool = False  # brings weights into the order of its products as it loads them, not at each product

@@ -23,6 +23,7 @@ from flopwise.cost.collectives import (
     level_groups,
 )
 from flopwise.cost.kernels import (
+    CORE_UNPACKS,
     DECODE_QUERIES,
     DOT,
     KEYS,
@@ -64,7 +65,7 @@ from flopwise.ops.shapes import Shape, Split, Work
 from flopwise.ops.types import Floats, Ints
 from flopwise.ops.work import item_work, recurrence_flops, touched_experts
 from flopwise.serving.memory import generates
-from flopwise.serving.precision import PartsPath, conversion_note
+from flopwise.serving.precision import CUDA_VENDOR, PartsPath, conversion_note
 from flopwise.values import dataclass, kept_by_identity, replace
 
 if TYPE_CHECKING:
@@ -309,7 +310,7 @@ class Runner:
     engine: Engine
     dtype: str  # precision of the matrix products inside the layers: a key of `cost.precisions.PRECISIONS`
     weight_bits: float  # per weight element of the layers, scales included
-    wide: frozenset[str] = frozenset()  # parts of the layers (attention, router ...) whose weights stay in 16 bits
+    wide: frozenset[str] = frozenset()  # parts of the layers (attention ...), or products, with weights in 16 bits
     eight: PartsPath | None = None  # parts whose weights are in 8 bits, beside experts in fewer
     kv_dtype: CacheFormat = BF16_CACHE
     head_bits: float = 16.0  # per weight element of the head
@@ -729,7 +730,7 @@ class Runner:
         part, is_product = work.name.split("/")[0], work.kind in PRODUCTS
         if inside and is_product and self.eight is not None and part in self.eight.parts:
             return self.eight.dtype, self.eight.weight_bits
-        if inside and is_product and part not in self.wide:
+        if inside and is_product and part not in self.wide and work.name not in self.wide:
             return self.dtype, self.weight_bits
         if not inside and work.kind == "matmul" and self.head_bits < UNPACKED * 16.0:
             return "int4_wo" if self.head_bits < 6 else "int8_wo", self.head_bits
@@ -974,6 +975,8 @@ def _own_rates(rates: Rates, engine: Engine, *, chains: bool, generating: bool, 
 def _core_limited(value: dict[str, float], rates: Rates, engine: Engine) -> dict[str, float]:
     """The parameters `value` of a device, no higher than what each of its cores reaches in the engine's own kernels."""
     value = dict(value)
+    if engine.core_unpacks_per_s and rates.vendor == CUDA_VENDOR:
+        value[CORE_UNPACKS] = engine.core_unpacks_per_s
     if engine.core_bytes_per_cycle and rates.num_sms > 1 and rates.clock_hz:
         most = engine.core_bytes_per_cycle * rates.clock_hz * rates.num_sms
         value["dram_frac"] = min(value["dram_frac"], most / rates.hbm_bytes_per_s)

@@ -23,6 +23,8 @@ EIGHT = (0.45, 0.75)
 """Shares between which the weights of a part are in 8 bits, with what stays in 16 within it."""
 WIDE = 0.99
 """Share of their bytes in 16 bits from which the weights of a part are as they were."""
+LARGE = 0.01
+"""Share of a part's bytes in 16 bits from which a product of it that a format leaves alone is told apart."""
 
 
 class PartsPath(NamedTuple):
@@ -40,7 +42,7 @@ class ComputePath(NamedTuple):
     weight_bits: float
     note: str | None
     head_bits: float = 16.0  # of a weight of the head
-    wide: frozenset[str] = frozenset()  # parts of the layers whose weights stay in 16 bits
+    wide: frozenset[str] = frozenset()  # parts of the layers, or products of them, whose weights stay in 16 bits
     eight: PartsPath | None = None  # parts whose weights are in 8 bits beside experts in fewer
 
 
@@ -62,27 +64,44 @@ def layer_weight_bits(model: Model, form: WeightFormat) -> float:
 
 def _bytes_by_part(model: Model, form: WeightFormat) -> dict[str, tuple[float, float]]:
     """Bytes of the parts of the first stack's layers (attention, experts ...): in 16 bits, and in the format."""
-    stack, parts = model.stacks[0].name if model.stacks else "", dict[str, tuple[float, float]]()
+    parts = dict[str, tuple[float, float]]()
+    for name, (whole, mine) in _bytes_by_item(model, form).items():
+        added, narrow = parts.get(part := name.split("/")[0], (0.0, 0.0))
+        parts[part] = (added + whole, narrow + mine)
+    return parts
+
+
+def _bytes_by_item(model: Model, form: WeightFormat) -> dict[str, tuple[float, float]]:
+    """Bytes of what the first stack's layers have by name (attention/o_proj ...): in 16 bits, and in the format."""
+    stack, items = model.stacks[0].name if model.stacks else "", dict[str, tuple[float, float]]()
     mine = weight_groups(model, form)
     for path, size in weight_groups(model, BF16).items():
         if path.startswith(f"{stack}/") and path.count("/") > 1 and path in mine:
-            whole, narrow = parts.get(part := path.split("/")[2], (0.0, 0.0))
-            parts[part] = (whole + size, narrow + mine[path])
-    return parts
+            whole, narrow = items.get(name := path.split("/", 2)[2], (0.0, 0.0))
+            items[name] = (whole + size, narrow + mine[path])
+    return items
 
 
 @lru_cache(maxsize=512)
 def product_weights(model: Model, form: WeightFormat) -> tuple[float, frozenset[str]]:
-    """Mean bits of a weight of the layers that the format shortens, and the parts of the layers that it leaves alone.
+    """Mean bits of a weight of the layers that the format shortens, and what of the layers it leaves alone.
+
+    That is parts, by their name, and large products of parts that it shortens else (attention/q_b_proj).
 
     Source: tensor by tensor, `flopwise.ops.weights`: formats of experts alone leave attention in 16 bits.
-    Assumes: products of a part read their weights at one width.
+    Assumes: the other products of a part read their weights at one width.
     """
+    items = {} if _plain(form) else _bytes_by_item(model, form)
     parts = {} if _plain(form) else _bytes_by_part(model, form)
     wide = frozenset(part for part, (whole, mine) in parts.items() if mine > WIDE * whole)
     apart = wide | eight_bit_weights(model, form)[1]
-    whole, mine = (sum(sizes[n] for part, sizes in parts.items() if part not in apart) for n in (0, 1))
-    return (16.0 * mine / whole, wide) if whole else (layer_weight_bits(model, form), frozenset())
+    inside = {name: sizes for name, sizes in items.items() if name.split("/")[0] not in apart}
+    alone = frozenset(
+        name for name, (whole, mine) in inside.items()
+        if mine > WIDE * whole > WIDE * LARGE * parts[name.split("/")[0]][0]
+    )  # fmt: skip
+    whole, mine = (sum(sizes[n] for name, sizes in inside.items() if name not in alone) for n in (0, 1))
+    return (16.0 * mine / whole, wide | alone) if whole else (layer_weight_bits(model, form), frozenset())
 
 
 @lru_cache(maxsize=512)
