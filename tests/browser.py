@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from setup_beside import wait_for_setup
 
 ROOT_ARGUMENTS = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-DRAWING = ["--disable-gpu"]
+DRAWING = ["--disable-gpu", "--disable-software-rasterizer"]
 """Debian starts chromium with the GPU's rasterizer, which a machine without one emulates: a quarter of its time."""
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """The first draws pages with the same engine and no window around them, which would take a sixth of the time."""

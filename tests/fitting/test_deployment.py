@@ -15,12 +15,13 @@ import flopwise
 from flopwise import cli
 from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
-from flopwise.facts.catalog import load_facts
+from flopwise.facts.catalog import Facts, load_facts
 from flopwise.facts.spec import SourceSpec
 from flopwise.fitting import deployment
 from flopwise.fitting.deployment import (
     BETWEEN_LOADS,
     FIGURES,
+    DeploymentFit,
     DeploymentModel,
     ServedLoad,
     deployment_constants,
@@ -309,16 +310,29 @@ def test_a_closed_loop_is_known_from_the_load_generators_file(
     plain, told = tmp_path / "plain.json", tmp_path / "told.json"
     plain.write_text(json.dumps(document))
     told.write_text(json.dumps(document | {"request_rate": "inf", "max_concurrency": 4}))
-    requests = measured_requests(told)
-    write_observation(tmp_path / "seen", *observation(None, requests))
+    write_observation(tmp_path / "seen", *observation(None, measured_requests(told)))
+    loads, fits = list[ServedLoad](), dict[int | None, DeploymentFit]()
+
+    def fitted_once(served: list[ServedLoad], facts: Facts) -> DeploymentFit:
+        """The fit of a load, which is made once: that the requests are the same is checked below."""
+        (load,) = served
+        loads.append(load)
+        if load.users not in fits:
+            fits[load.users] = fit_deployment(served, facts)
+        return fits[load.users]
+
+    monkeypatch.setattr(deployment, "fit_deployment", fitted_once)
 
     def values(path: Path, **more: Any) -> list[float]:
         made = flopwise.calibrate(path, model="Qwen3-0.6B", name="svc", dry_run=True, **HOW, **more)
         return [one.after for one in made.constants]
 
-    of_file = values(told)
-    assert of_file == values(plain, users=4) != values(plain)
-    assert values(tmp_path / "seen") == pytest.approx(of_file, rel=0.05)
+    assert values(told) == values(plain, users=4) == values(tmp_path / "seen") != values(plain)
+    assert [one.users for one in loads] == [4, 4, 4, None]
+    for one in loads[1:]:
+        for name in ("arrival_s", "prompt", "output", "cached", "ttft_s", "e2e_s"):
+            expected = getattr(loads[0].requests, name)
+            assert getattr(one.requests, name) == pytest.approx(expected, rel=0, abs=1e-6), name  # a file rounds
 
 
 def test_a_profile_lays_the_constants_over_the_shipped_ones(seen: Path, fitted: Fitted) -> None:

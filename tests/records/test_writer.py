@@ -150,6 +150,7 @@ def test_a_store_that_cannot_be_is_said_once_and_costs_nothing(tmp_path: Path, l
 def test_twenty_processes_write_at_once(where: str) -> None:
     """Each into a run of its own and into one that all share, from the first moment on, when there is no store."""
     code = """
+import alembic.command  # once, not in twenty children
 shared = run_named("shared", run_id=32 * "5", at_s=1.0)
 children = []
 for child in range(20):

@@ -17,8 +17,8 @@ WINDOW: ViewportSize = {"width": 1280, "height": 900}
 
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
-    """Of one server for all files: each warms up processes that answer questions."""
-    with served() as found:
+    """Of one server for all files: each has processes that answer questions."""
+    with served(warm=False) as found:
         yield found
 
 

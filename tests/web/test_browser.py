@@ -624,8 +624,8 @@ def test_operations_without_flop_stand_below_the_roofline(page: Page, capsys: py
         "serve Llama-3.1-8B --gpu l40s --rate 2",
         "serve Llama-3.1-8B --gpu l40s --concurrency 8",
         "memory Llama-3.1-8B --gpu h100 --task serve --concurrency 8",
-        "fit gpt2 --gpu l4",
-        "roofline gpt2 --gpu l4",
+        "fit Llama-3.1-8B --gpu rtx4090 --formats bf16,awq",
+        "roofline Llama-3.1-8B --gpu l40s",
         "train Llama-3.1-70B --gpu l4 --tokens 1M",
     ],
 )
@@ -651,6 +651,8 @@ def test_an_estimate_shows_what_its_command_prints(line: str, page: Page, capsys
     for text in texts:
         expect(results).to_contain_text(text)
     assert not serious(page)
+    expect(page.locator(".tree")).to_be_visible()
+    says_where_figures_come_from(page)
 
 
 def test_a_cell_of_the_ranked_plans_says_where_it_comes_from(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
@@ -715,23 +717,22 @@ COUNTED = {"#\u00a0▲", "times", "at once", "left out", "Best by cost"}
         f"/plan?{SERVE}", f"/plan?{FINETUNE}",
         "/plan?workload=Llama-3.1-70B&task=pretrain&tokens=1B&gpu=h100&provider=aws&max_gpus=32",
         "/plan?workload=gpt2&task=batch&requests=50k&provider=aws&gpu=l4&max_gpus=4",
-        "/estimate?question=train&model=Llama-3.1-8B&gpu=h100&gpus=8&tokens=1B",
-        "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&rate=2",
         "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&gpus=4&rate=6",
-        "/estimate?question=serve&model=Llama-3.1-8B&gpu=l40s&concurrency=8",
-        "/estimate?question=memory&model=Llama-3.1-8B&gpu=h100&task=serve",
         "/estimate?question=memory&model=Llama-3.1-70B&gpu=h100&task=serve",
-        "/estimate?question=fit&model=Llama-3.1-8B&gpu=rtx4090&formats=bf16,awq",
-        "/estimate?question=roofline&model=Llama-3.1-8B&gpu=l40s",
         "/serve?model=Llama-3.1-8B&gpu=l40s&rate=2&duration=1min&ttft=1s",
     ],
 )  # fmt: skip
 def test_every_figure_that_is_underlined_says_where_it_comes_from(path: str, page: Page) -> None:
+    """Those of more estimates: `test_an_estimate_shows_what_its_command_prints`."""
     page.goto(path)
-    if "roofline" not in path:  # which has no table
-        settled(page)
+    settled(page)
     if "/serve" not in path:
         expect(page.locator(".tree")).to_be_visible()
+    says_where_figures_come_from(page)
+
+
+def says_where_figures_come_from(page: Page) -> None:
+    """Each figure that is underlined opens a dialog that says it; no other figure of the answer is left without."""
     origins: list[list[str]] = page.evaluate(FIRST_LINES)
     assert len({name for name, _ in origins}) > 5
     for name, line in origins:
