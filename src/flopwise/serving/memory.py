@@ -206,7 +206,7 @@ def _loaded_bytes(model: Model, row: Engine, form: WeightFormat, layout: Serving
     if not row.mxfp4_tiles or form.name != MXFP4:
         return weights_per_gpu(model, form, layout)
     ranks, loaded = np.asarray(layout.expert_tp), np.asarray(0.0)
-    for each in np.unique(ranks).tolist():
+    for each in sorted(set(ranks.ravel().tolist())):  # `np.unique` would import masked arrays
         loaded = np.where(ranks == each, weights_per_gpu(_in_tiles(model, row.mxfp4_tiles, each), form, layout), loaded)
     return loaded
 
