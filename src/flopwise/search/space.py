@@ -381,7 +381,7 @@ def layouts(
 
 
 def _too_few(gpus: Column, least: int) -> str:
-    """What rules out layouts of fewer GPUs than asked for: with the most of any, where none has enough."""
+    """The reason against layouts of fewer GPUs than asked for; with the most of any, where none has enough."""
     most = int(gpus.max(initial=0))
     return "fewer GPUs than --min-gpus asks for" + (f": {most:,} at most" if most < least else "")
 
