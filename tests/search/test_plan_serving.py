@@ -182,3 +182,37 @@ def test_a_miss_of_the_price_an_hour_is_said_in_words() -> None:
     answer = planned("Llama-3.1-8B", constraints={"gpus": ["l40s"], "max_usd_per_hour": 0.5})
     assert not answer.plans
     assert ", whose price per hour is " in answer.verdict
+
+
+def test_a_service_that_takes_fewer_gpus_than_asked_for_says_so() -> None:
+    """One GPU holds the model, and 2 requests a second take few replicas: no option has 3,000 GPUs."""
+    answer = planned("Llama-3.1-8B", constraints={"gpus": ["h100"], "min_gpus": 3000}, targets={"ttft": {"p95": "1s"}})
+    assert not answer.plans
+    reasons = {row.reason: row for row in answer.ruled_out}
+    assert "takes fewer GPUs than --min-gpus asks for" in reasons
+    assert not any(reason.startswith("misses") for reason in reasons)
+    nearest = answer.misses[0]
+    assert nearest.shortfall["min_gpus"] == pytest.approx(3000 / nearest.num_gpus)
+    assert nearest.num_gpus == max(miss.num_gpus for miss in answer.misses)
+    assert "--min-gpus asks for " in answer.verdict
+
+
+def test_layouts_with_fewer_gpus_than_asked_for_are_counted() -> None:
+    """A batch of 4 sequences has 4 replicas at most, each of as many GPUs as the model and its layers are cut into."""
+    data = {"tokens": "1B", "global_batch": 4}
+    run = {"model": "Llama-3.1-8B", "task": "pretrain", "data": data}
+    limits = {"gpus": ["h100"], "instances": ["p5.48xlarge"]}
+    none = plan(workload_from({**run, "constraints": {**limits, "min_gpus": 50_000}}), FACTS)
+    (reason,) = {row.reason for row in none.ruled_out if "--min-gpus" in row.reason}
+    most = int(re.findall(r": ([\d,]+) at most$", reason)[0].replace(",", ""))
+    assert not none.plans
+    assert most % 4 == 0
+    some = plan(workload_from({**run, "constraints": {**limits, "min_gpus": most}}), FACTS)
+    assert {row.reason for row in some.ruled_out if "--min-gpus" in row.reason} == {
+        "fewer GPUs than --min-gpus asks for"
+    }
+
+
+def test_more_gpus_than_a_plan_has_at_most_say_how_to_allow_them() -> None:
+    with pytest.raises(flopwise.SpecError, match=r"100,000 is more than max_gpus, 4,096 unless --max-gpus allows more"):
+        planned("Llama-3.1-8B", constraints={"min_gpus": 100_000})

@@ -509,8 +509,11 @@ def reasons(plan: Plan) -> list[str]:
     """Sentences on how the nearest misses miss, and on the bounds of the targets, for a message."""
     floors = [floor(f) for f in plan.floors if f.forbids]
     for miss in plan.misses[:3]:
-        over = {TARGET_NAMES.get(name, name): ratio for name, ratio in miss.shortfall.items() if ratio > 1}
-        short = [f"{name} {units.format_times(ratio)} its limit" for name, ratio in over.items()]
+        over = {name: units.format_times(ratio) for name, ratio in miss.shortfall.items() if ratio > 1}
+        short = [
+            f"min_gpus {times} its GPUs" if name == "min_gpus" else f"{TARGET_NAMES.get(name, name)} {times} its limit"
+            for name, times in over.items()
+        ]
         odds = [
             f"{TARGET_NAMES.get(name, name)} {units.format_chance(p)} chance"
             for name, p in miss.meets.items()

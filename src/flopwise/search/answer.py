@@ -300,7 +300,7 @@ TARGET_NAMES = {"ttft": "TTFT", "tpot": "TPOT"}
 """Targets whose name is an abbreviation; the others are called as files spell them."""
 LIMITED = LATENCIES | {
     "max_gpus": "number of GPUs", "deadline": "time", "budget": "cost", "max_usd_per_hour": "price per hour",
-    "host_memory": "host memory",
+    "host_memory": "host memory", "min_gpus": "number of GPUs",
 }  # fmt: skip
 """How the figures that targets and limits hold are called in text."""
 
@@ -374,6 +374,8 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
             if target == "deadline" and best.start_s:
                 what += f" of {format_seconds(best.paid_s)}, {format_seconds(best.start_s)} of it to start,"
             far = f", whose {what} is {format_times(times)} its limit" if times > 1 else ""
+            if target == "min_gpus" and times > 1:
+                far = f"; --min-gpus asks for {format_times(times)} as many GPUs"
             return f"No plan meets every target. The nearest is {machines}{far}."
         runs = self.task in RUNS
         cost = f"{format_usd(best.cost_usd)}{'' if runs else ' a month'}"

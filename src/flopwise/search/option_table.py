@@ -120,11 +120,21 @@ class OptionTable:
         workload = workload or self.workload
         key = limits_key(workload)
         if key not in self._odds:
-            odds_of = self._odds[key] = estimated_odds(self, workload)
-            for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
-                own = {name: column[end - size : end] for name, column in odds_of.items()}
-                option.shared.odds.setdefault(key, own)
+            fresh = list({id(one.shared): one for one in self.options if key not in one.shared.odds}.values())
+            if len(fresh) == len(self.options):
+                self._odds[key] = self._fresh_odds(key, workload)
+            else:  # ways to buy the same share theirs, and those of another table are known
+                OptionTable(fresh, self.workload)._fresh_odds(key, workload)  # noqa: SLF001 - of its own class
+                each = [option.shared.odds[key] for option in self.options]
+                self._odds[key] = {name: self.column(one[name] for one in each) for name in each[0]}
         return with_budget(self, self._odds[key], workload)
+
+    def _fresh_odds(self, key: Hashable, workload: Resolved) -> ByTarget:
+        """The odds of all rows, computed at once; options know theirs."""
+        odds_of = estimated_odds(self, workload) if self.options else {}
+        for option, end, size in zip(self.options, self.ends.tolist(), self.sizes.tolist(), strict=True):
+            option.shared.odds[key] = {name: column[end - size : end] for name, column in odds_of.items()}
+        return odds_of
 
     @cached_property
     def machine_loads(self) -> MachineLoads:

@@ -597,12 +597,11 @@ def _count_missed(missed: Sequence[Pick[ServingOption]], draft: PlanDraft) -> No
     for option, row, odds in missed:
         if id(odds) not in likeliest:
             likeliest[id(odds)] = min(odds, key=lambda name: float(odds[name].max())) if odds else "the limits"
-        too_many = bool((option.num_gpus > option.workload.max_gpus).all())
-        reason = (
-            "needs more GPUs than --max-gpus allows"
-            if too_many
-            else f"misses {TARGET_NAMES.get(likeliest[id(odds)], likeliest[id(odds)])}"
-        )
+        workload, reason = option.workload, f"misses {TARGET_NAMES.get(likeliest[id(odds)], likeliest[id(odds)])}"
+        if (option.num_gpus > workload.max_gpus).all():
+            reason = "needs more GPUs than --max-gpus allows"
+        elif (option.num_gpus < workload.min_gpus).all():
+            reason = "takes fewer GPUs than --min-gpus asks for"
         example = "" if draft.ruled_out.has(reason, "offers") else _miss(option, row)
         draft.ruled_out.add(reason, 1, example, unit="offers", stage="targets")
 

@@ -172,6 +172,8 @@ class PlanOption(ABC):
                 by_target[name] = value / limit
         if workload.tokens_per_s is not None:
             by_target["throughput"] = workload.tokens_per_s / self.tokens_per_s
+        if workload.min_gpus > 1:
+            by_target["min_gpus"] = workload.min_gpus / self.num_gpus
         return by_target
 
     @property

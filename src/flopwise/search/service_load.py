@@ -9,6 +9,7 @@ import numpy as np
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
+from flopwise.ops.columns import ascending
 from flopwise.ops.types import Array
 from flopwise.search.answer import Candidate
 from flopwise.search.replica import answers_in_one_pass, candidate_job
@@ -66,7 +67,7 @@ def _most_of_one(job: ServeJob, limits: Limits, confidence: float, *, one_pass: 
     most = float(job_memory(job).max_concurrency)
     if one_pass:
         most = min(most, job.software.most_inputs(job.input_tokens))
-    users = np.unique(np.round(np.geomspace(1.0, max(most, 1.0), SIZES)))
+    users = ascending(np.round(np.geomspace(1.0, max(most, 1.0), SIZES)))
     first_s, further_s = (_one_pass_s if one_pass else _closed_loop_s)(job, users)
     seconds = {"ttft": first_s, "tpot": further_s, "latency": first_s + max(job.output_tokens - 1, 0) * further_s}
     bands = {name: serving_band(job, name) for name in ("ttft", *(() if one_pass else ("tpot",)))}

@@ -357,7 +357,9 @@ def layouts(
     ranks = (inner.tp * inner.cp)[:, None] * degrees
     i, d = np.nonzero(ranks <= most)
     gpus = ranks[i, d][:, None] * replicas
-    pair, r = np.nonzero((gpus <= most) & (gpus >= least))
+    few, allowed = gpus < least, gpus <= most
+    pair, r = np.nonzero(allowed & ~few)
+    ruled_out[_too_few(gpus[allowed], least)] = int((allowed & few).sum())
     i, d, dp, gpus = i[pair], d[pair], replicas[r], gpus[pair, r]
     batch = limits.global_batch % (dp * inner.micro_batch[i]) == 0
     ruled_out["the global batch does not divide into dp x micro-batch"] = int((~batch).sum())
@@ -376,6 +378,12 @@ def layouts(
         _count_uneven(limits, inner, degrees, meshes, ruled_out)
     families = tuple(_families(limits, inner, degrees, meshes, pipelines, shard, of_experts))
     return Space(inner=inner, degrees=degrees, families=families, ruled_out=ruled_out)
+
+
+def _too_few(gpus: Column, least: int) -> str:
+    """The reason against layouts of fewer GPUs than asked for; with the most of any, where none has enough."""
+    most = int(gpus.max(initial=0))
+    return "fewer GPUs than --min-gpus asks for" + (f": {most:,} at most" if most < least else "")
 
 
 def _count_uneven(limits: LayoutLimits, inner: Inner, degrees: Column, meshes: Family, ruled_out: Counter[str]) -> None:

@@ -245,7 +245,8 @@ def _workload(values: dict[type, Any], document: dict[str, Any]) -> Resolved:
         raise OptionError("network", "inter_node_bandwidth sets it for the whole instance; give one of them")
     most, least = limits.max_gpus or (4096 if what.task in specs.SERVING else 100_000), limits.min_gpus or 1
     if least > most:
-        raise OptionError("min_gpus", f"{least} is more than max_gpus, {most}")
+        given = "" if limits.max_gpus else " unless --max-gpus allows more"
+        raise OptionError("min_gpus", f"{least:,} is more than max_gpus, {most:,}{given}")
     return Resolved(
         **{field.name: getattr(part, field.name) for part in (what, ranking, traffic) for field in fields(part)},
         document=document, data=data, training=training, conditions=values[RunConditionsSpec], limits=limits,

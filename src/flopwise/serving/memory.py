@@ -18,7 +18,7 @@ from flopwise.facts.architecture import Attend, Experts, Item, Linear, Model, Re
 from flopwise.facts.formats import BF16, BF16_CACHE, MXFP4, CacheFormat, WeightFormat
 from flopwise.facts.software import BARE_KINDS, CONTEXT, GRAPHS, Engine
 from flopwise.ops.cache import kv_bytes_per_token, kv_cache_bytes, state_bytes
-from flopwise.ops.columns import distinct
+from flopwise.ops.columns import ascending, distinct
 from flopwise.ops.types import Array, Floats, Ints
 from flopwise.ops.weights import end_bytes, layer_prefix_bytes
 from flopwise.ops.work import cached_elems_per_token
@@ -206,7 +206,7 @@ def _loaded_bytes(model: Model, row: Engine, form: WeightFormat, layout: Serving
     if not row.mxfp4_tiles or form.name != MXFP4:
         return weights_per_gpu(model, form, layout)
     ranks, loaded = np.asarray(layout.expert_tp), np.asarray(0.0)
-    for each in np.unique(ranks).tolist():
+    for each in ascending(ranks).tolist():
         loaded = np.where(ranks == each, weights_per_gpu(_in_tiles(model, row.mxfp4_tiles, each), form, layout), loaded)
     return loaded
 

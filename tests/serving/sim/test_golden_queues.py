@@ -180,3 +180,10 @@ def test_times_and_rates_of_three_requests() -> None:
     assert seen.utilisation_frac == pytest.approx(0.6 / 10.1)
     assert seen.mean_running == pytest.approx((0.5 + 0.4 + 0.1) / 10.1, rel=0.15)
     assert seen.replica_hours == pytest.approx(10.1 / 3600)
+
+
+def test_replicas_are_paid_before_the_first_request() -> None:
+    """One request after 1,000 s, of two steps of 0.1 s: replicas are paid for 1,000.2 s."""
+    found = simulate(trace([1000.0], [10], [2]), steps(0.1), ReplicaLimits(max_batch=8, step_tokens=16), replicas=2)
+    assert found.paid_s == pytest.approx(1000.2)
+    assert found.summary().duration_s == pytest.approx(0.2)

@@ -87,7 +87,7 @@ class SimulatedFigureTree:
         """Hours of replicas, and what they cost."""
         answer, summary = self.answer, self.summary
         count, time = Figure("replicas", answer.replicas, kind="chosen"), answer.simulated.paid_s
-        lasted = term("time that is paid", time, "s", f"{COUNTED}: from the first arrival to the end of the last step")
+        lasted = term("time that is paid", time, "s", f"{COUNTED}: from the start to the last answer or arrival")
         formula = f"{count.name} x {lasted.name} / {HOUR_S:g}"
         if abs(summary.replica_hours - answer.replicas * time / HOUR_S) > _SAME * summary.replica_hours:
             formula = f"{COUNTED}: hours of each replica while it is switched on"

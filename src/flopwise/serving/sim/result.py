@@ -187,7 +187,10 @@ class SimulatedRun:
 
     @property
     def paid_s(self) -> float:
-        """The paid time of a fixed number of replicas: to the last answer, or the last arrival if later; in s."""
+        """The paid time of a fixed number of replicas: from the start, before any request is there, in s.
+
+        It ends with the last answer, or the last arrival if later.
+        """
         return max(self.end_ps, int(self.trace.arrival_ps[-1])) / PS
 
     @property
