@@ -420,7 +420,7 @@ def _command_lines() -> Iterator[Case]:
         ("models", "no-such-model-anywhere", "--offline"), ("models", "--batch", "2"),
         ("models", "config.json", "--batch", "2"),
         ("models", "config.json", "--family", "llama"), ("models", "0B"), ("models", "-7B"), ("models", "empty"),
-        ("models", "nanB"), ("models", "1e30B"), ("models", "work.yaml"), ("models", "/"), ("models", "config.json/x"),
+        ("models", "infB"), ("models", "1e30B"), ("models", "work.yaml"), ("models", "/"), ("models", "config.json/x"),
         ("runs", "lst"), ("runs", "list", "x"), ("runs", "show"), ("runs", "show", "nothing"),
         ("runs", "delete", "x", "--yes"), ("runs", "export", "x"), ("runs", "export", "x", "-o", "out"),
         ("runs", "export", "-o", "out"),

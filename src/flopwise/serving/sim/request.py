@@ -273,13 +273,14 @@ def simulation_request(model: ModelName, *, one_pass: bool = False, **options: A
     )
     check_classes(traffic.priorities, scheduling.policy)
     scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)
-    techniques = replace(techniques, prefill_gpus=None)
+    techniques = replace(techniques, prefill_gpus=scheduling.prefill_gpus)
     architecture = source.model_with_layers(model)
     deployment = spread(deployment, architecture, machines, source.catalog)
     if machines.counted not in (None, deployment.num_gpus):
         more = f"{machines.counted:,}x{machines.gpu} and a replica of {deployment.num_gpus}"
         raise SpecError(f"{more}: give the number of replicas instead (--gpu {machines.gpu} --replicas N)")
     job, notes = replica_of(architecture, deployment, machines, techniques, source)
+    job = replace(job, techniques=replace(job.techniques, prefill_gpus=0))  # replicas of their own, on its machines
     if generates(architecture) and traffic.trace is None and traffic.lengths_from is None:
         inputs, outputs, lengths = default_lengths(
             architecture,
