@@ -336,8 +336,8 @@ def test_a_figure_that_is_not_in_the_assessment_is_found() -> None:
     """Hours, memory, a rate and a probability that are another row's, or nobody's."""
     for title, right, wrong in (
         ("Workloads", "45.2 GiB", "45.3 GiB"),
-        ("Performance expected", "3.46 h", "4.46 h"),
-        ("Performance expected", "4,039", "2,277"),
+        ("Performance expected", "3.43 h", "4.43 h"),
+        ("Performance expected", "4,078", "2,277"),
         ("Accelerators compared", "320 GB/s", "300 GB/s"),
         ("Risks", "70 %", "71 %"),
         ("Model sizes", "3.04 GiB", "3.14 TiB"),

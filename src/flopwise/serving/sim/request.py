@@ -273,7 +273,7 @@ def simulation_request(model: ModelName, *, one_pass: bool = False, **options: A
     )
     check_classes(traffic.priorities, scheduling.policy)
     scheduling = replace(scheduling, prefill_gpus=techniques.prefill_gpus or scheduling.prefill_gpus)
-    techniques = replace(techniques, prefill_gpus=scheduling.prefill_gpus)
+    techniques = replace(techniques, prefill_gpus=scheduling.prefill_gpus or None)
     architecture = source.model_with_layers(model)
     deployment = spread(deployment, architecture, machines, source.catalog)
     if machines.counted not in (None, deployment.num_gpus):
