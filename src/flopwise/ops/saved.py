@@ -248,9 +248,7 @@ def _activation(t: Trace, item: Pointwise, x: Tensor, size: Floats) -> None:
     if item.gated:
         plain = item.clamped and (s.plain_experts or not fused)
         _save_gated(t, item, size, keep_activated=not (fused or plain) and _prefix(item.name) not in t.whole)
-        if (
-            plain
-        ):  # g = min(gate, limit), sigmoid(a g), their product, and 1 + the other half; input to tell what was cut
+        if plain:  # g = min(gate, limit), sigmoid(a g), their product, 1 + the other half; inputs tell what was cut
             t.note(f"{item.name}/clamped", 4 * size)
         elif item.clamped and s.clamps:
             t.note(f"{item.name}/clamped", 2 * size)  # beside its input, of which the derivative asks what was cut

@@ -262,23 +262,22 @@ def nemotron_nas(c: Fields) -> Model:
     def shape(index: int) -> tuple[int | str, int | str]:
         """Key-value heads and columns of a layer; "linear": one matrix in their place, 0: nothing."""
         block = c.within(given[index], "", f"{c.where}: block_configs {index}", nested=True)
-        attend, feed = block.part("attention"), block.part("ffn")
-        group = 0 if attend.flag("no_op") or attend.flag("replace_with_linear") else attend.size("n_heads_in_group")
-        if group and heads % group:
-            raise attend.wrong("n_heads_in_group", group, f"it must divide num_attention_heads = {heads}")
-        columns = int(2 * feed.number("ffn_mult") * width / 3)
-        return (
-            "linear" if attend.flag("replace_with_linear") else heads // group if group else 0,
-            "linear"
-            if feed.flag("replace_with_linear")
-            else 0
-            if feed.flag("no_op")
-            else math.ceil(columns / 256) * 256,
-        )
+        return kv_heads_of(block.part("attention")), columns_of(block.part("ffn"))
 
-    base = Attention(
-        width=width, heads=heads, kv_heads=heads, head_dim=width // heads, rope_dim=width // heads
-    )  # fmt: skip
+    def kv_heads_of(block: Fields) -> int | str:
+        if block.flag("no_op") or block.flag("replace_with_linear"):
+            return "linear" if block.flag("replace_with_linear") else 0
+        group = block.size("n_heads_in_group")
+        if heads % group:
+            raise block.wrong("n_heads_in_group", group, f"it must divide num_attention_heads = {heads}")
+        return heads // group
+
+    def columns_of(block: Fields) -> int | str:
+        if block.flag("no_op") or block.flag("replace_with_linear"):
+            return "linear" if block.flag("replace_with_linear") else 0
+        return math.ceil(int(2 * block.number("ffn_mult") * width / 3) / 256) * 256
+
+    base = Attention(width=width, heads=heads, kv_heads=heads, head_dim=width // heads, rope_dim=width // heads)
 
     def layer(key: tuple[int | str, int | str]) -> Items:
         kv_heads, columns = key
