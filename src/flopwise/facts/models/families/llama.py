@@ -262,20 +262,7 @@ def nemotron_nas(c: Fields) -> Model:
     def shape(index: int) -> tuple[int | str, int | str]:
         """Key-value heads and columns of a layer; "linear": one matrix in their place, 0: nothing."""
         block = c.within(given[index], "", f"{c.where}: block_configs {index}", nested=True)
-        return kv_heads_of(block.part("attention")), columns_of(block.part("ffn"))
-
-    def kv_heads_of(block: Fields) -> int | str:
-        if block.flag("no_op") or block.flag("replace_with_linear"):
-            return "linear" if block.flag("replace_with_linear") else 0
-        group = block.size("n_heads_in_group")
-        if heads % group:
-            raise block.wrong("n_heads_in_group", group, f"it must divide num_attention_heads = {heads}")
-        return heads // group
-
-    def columns_of(block: Fields) -> int | str:
-        if block.flag("no_op") or block.flag("replace_with_linear"):
-            return "linear" if block.flag("replace_with_linear") else 0
-        return math.ceil(int(2 * block.number("ffn_mult") * width / 3) / 256) * 256
+        return _kv_heads(block.part("attention"), heads), _columns(block.part("ffn"), width)
 
     base = Attention(width=width, heads=heads, kv_heads=heads, head_dim=width // heads, rope_dim=width // heads)
 
@@ -295,6 +282,23 @@ def nemotron_nas(c: Fields) -> Model:
 
     rows = one_of_each(filter(any, map(shape, range(len(given)))), layer)
     return language_model(c, rows, tied=False)
+
+
+def _kv_heads(block: Fields, heads: int) -> int | str:
+    """Key-value heads of a pruned layer's attention, which has so many query heads for each."""
+    if block.flag("no_op") or block.flag("replace_with_linear"):
+        return "linear" if block.flag("replace_with_linear") else 0
+    group = block.size("n_heads_in_group")
+    if heads % group:
+        raise block.wrong("n_heads_in_group", group, f"it must divide num_attention_heads = {heads}")
+    return heads // group
+
+
+def _columns(block: Fields, width: int) -> int | str:
+    """Columns of a pruned layer's feed-forward block."""
+    if block.flag("no_op") or block.flag("replace_with_linear"):
+        return "linear" if block.flag("replace_with_linear") else 0
+    return math.ceil(int(2 * block.number("ffn_mult") * width / 3) / 256) * 256
 
 
 def _without_rope(c: Fields, t: Traits, layer: int, window: int | None) -> bool:
