@@ -81,7 +81,7 @@ ANCHORS = [
     ("serving", "s1361", "output_tokens_per_s", -4.3),  # a fixed batch, vLLM of 2024, 70B on four A100
     ("serving", "s1074", "output_tokens_per_s", -3.6),  # one stream, llama.cpp
     ("serving", "s2047", "tpot_s", -1.1),  # a closed loop, vLLM, a mixture on four H100
-    ("serving", "s2047", "ttft_s", -20.2),
+    ("serving", "s2047", "ttft_s", -21.4),
     ("serving", "s0818", "tpot_s", -8.1),  # arrivals at a rate
     ("io", "resnet50 a100", "", 5.1),
 ]

@@ -25,7 +25,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return go
 
 
-@pytest.mark.parametrize("gpu", ["p4", "k80", "p100"])
+@pytest.mark.parametrize("gpu", ["mi60", "k80", "p100"])
 def test_training_without_a_measured_run_says_so_in_text_and_json(run: Run, gpu: str) -> None:
     line = f"train gpt2 --gpu {gpu} --precision fp32 --seq 1024 --global-batch 8 --micro-batch 1 --tokens 1M"
     line = f"{line} --stack hf-trainer --recompute none"  # what is left open would widen each device's differently

@@ -18,7 +18,7 @@ WINDOW: ViewportSize = {"width": 1280, "height": 900}
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
     """Of one server for all files: each has processes that answer questions."""
-    with served(warm=False) as found:
+    with served() as found:
         yield found
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from flopwise.cli.app import app
+from flopwise.web import server
 from flopwise.web.guard import Access
 from flopwise.web.pool import Pool
+from flopwise.web.questions import Question
 from flopwise.web.server import create_app, listen, server_of
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
@@ -35,21 +36,25 @@ workloads:
 """A fleet of one service."""
 
 
-async def _no_warm_up(*_: Any) -> None:
-    """Leave processes as they start."""
+class ColdPool(Pool):
+    """Processes that are asked no plans ahead."""
+
+    async def warm_up(self, questions: Iterable[Question]) -> None:
+        """Leave them as they start."""
 
 
 @contextmanager
-def served(token: str | None = None, *, warm: bool = True) -> Iterator[str]:
-    """The address of a server of this process on a free port; not `warm`: its processes are asked no plans ahead."""
-    with listen("127.0.0.1", 0) as bound, pytest.MonkeyPatch.context() as here:
-        if not warm:
-            here.setattr(Pool, "warm_up", _no_warm_up)
-        server = server_of(create_app(app, Access.of("127.0.0.1", token)))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+def served(token: str | None = None) -> Iterator[str]:
+    """The address of a server of this process on a free port, whose processes are asked no plans ahead."""
+    with pytest.MonkeyPatch.context() as here:  # for this server alone
+        here.setattr(server, "Pool", ColdPool)
+        application = create_app(app, Access.of("127.0.0.1", token))
+    with listen("127.0.0.1", 0) as bound:
+        running = server_of(application)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-        server.should_exit = True
+        running.should_exit = True
         thread.join(10)
 
 

@@ -14,7 +14,7 @@ MIB = 2**20
 
 
 def test_a_server_endures_mixed_requests() -> None:
-    with served(warm=False) as address:
+    with served() as address:
         ends = web_speed.afternoon(address, 40)
         assert sum(ends.values()) == 40
         assert {"200", "400", "aborted", "slow"} == set(ends)
@@ -23,7 +23,7 @@ def test_a_server_endures_mixed_requests() -> None:
 
 def test_what_a_server_does_not_endure_is_said() -> None:
     ends = {"200": 7, "503": 2, "no answer in time (ReadTimeout)": 1}
-    with served(warm=False) as address:
+    with served() as address:
         found = web_speed.endured(address, ends, 300 * MIB, 400 * MIB)
     assert found == [
         "2 requests ended with 503",
@@ -35,7 +35,7 @@ def test_what_a_server_does_not_endure_is_said() -> None:
 
 
 def test_a_server_that_is_not_there_has_no_answer() -> None:
-    with served(warm=False) as address:
+    with served() as address:
         pass
     ends = web_speed.afternoon(address, 6)
     assert set(ends) <= {"no answer (ConnectError)", "no answer (ConnectionRefusedError)"}
