@@ -7,7 +7,8 @@ A band is the 10, 50 and 90 % quantile of measured / predicted in one class of p
 square root of its source's rows in the class, so that a source with many rows does not decide alone. Bands are judged
 on sources that they have not seen: each source is left out in turn, and one factor on the spread of all bands of a kind
 is set so that 80 % of what was left out lies inside. Where constants were fitted to the rows themselves, a row counts
-with its error under constants that have not seen its source; rows that are younger than the fit were never seen.
+with its error under constants that have not seen its source, or its GPU where that is worse; rows that are younger than
+the fit were never seen.
 
 Bands know nothing of data/coverage.json: its spreads of families of devices are measured against them afterwards. The
 bias of few sources is nobody else's: where a class has fewer than `MANY_SOURCES`, its band holds the estimate itself.
@@ -46,7 +47,10 @@ FACTS = load_facts()
 BY_CLASS, LEAST_FACTOR, MOST_INSIDE = ("training", "memory"), 0.3, 0.92
 """Kinds whose classes hold by themselves: what nobody stated may make a band wider than errors beyond it ask for."""
 MANY_SOURCES = 8
-"""Sources from which the coverage of a class left out says enough to set its own factor, in every kind."""
+"""Sources from which the coverage of a class left out says enough to set its own factor, in every kind; with
+`FEW_POINTS` rows in it, `SOME_SOURCES` do."""
+SOME_SOURCES = 3
+"""Of two sources one alone would judge the other."""
 WORSE = (".far", ".ported", ".replicas")
 """Classes that are known worse than the class whose name they extend."""
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
@@ -74,7 +78,7 @@ class Band(NamedTuple):
 def points_of(scored: Sequence[Case]) -> list[Point]:
     """The measurements of cases that were predicted; by constants that have not seen their source, where there are."""
     points = []
-    unseen = unseen_errors(scored[0].kind) if scored else {}
+    unseen = worse_unseen_errors(scored[0].kind) if scored else {}
     measured = measured_software(scored) if scored and scored[0].kind == "memory" else {}
     for case in scored:
         band, ratio = case.prediction.band, case.ratio
@@ -89,6 +93,15 @@ def points_of(scored: Sequence[Case]) -> list[Point]:
                 name = unseen_class(case, measured)
             points.append(Point(name, case.publisher, far))
     return points
+
+
+def worse_unseen_errors(kind: str) -> dict[tuple[str, str], float]:
+    """By row and quantity the farther of two errors: of constants without its source, and of those without its GPU."""
+    without_gpu = unseen_errors(kind, "GPU")
+    return {
+        key: max(error, without_gpu.get(key, error), key=lambda one: abs(math.log1p(one)))
+        for key, error in unseen_errors(kind).items()
+    }
 
 
 Software = dict[str, dict[str, int]]
@@ -237,7 +250,8 @@ def class_factors(kind: str, folds: Folds) -> dict[str, float]:
     for name in names:
         own = [(fitted, members(points).get(name, [])) for fitted, points in folds]
         own = [(fitted, points) for fitted, points in own if points]
-        if kind in BY_CLASS or len(own) >= MANY_SOURCES:
+        many = len(own) >= (SOME_SOURCES if sum(len(points) for _, points in own) >= FEW_POINTS else MANY_SOURCES)
+        if kind in BY_CLASS or many:
             out[name] = factor_for(own, LEAST_FACTOR, MOST_INSIDE) if kind in BY_CLASS else factor_for(own)
     return out
 
