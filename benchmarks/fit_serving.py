@@ -42,7 +42,8 @@ WAVES = 4
 TTFT_WEIGHT = 0.5
 """Of a time to the first token against another figure: two runs of the same point differ by as much again."""
 SGLANG = ("sglang", "sglang-2026", "sglang-2025", "sglang-2024")
-VLLM = ("vllm", "vllm-2026")
+VLLM = ("vllm", "atom", "vllm-2026")
+"""ATOM takes its host and its steps from vLLM (data/engines.json)."""
 COLD = SGLANG
 """Engines whose published times to a first token hold the compilation of kernels by the first requests, seconds in some
 runs and none in others: these times judge the fit and are no part of it."""
@@ -80,8 +81,8 @@ CONSTANTS = (
     _engine("step_s", AHEAD, GAP, 0.02e-3, 5e-3),
     _engine("step_s", (*WAITING, *TRT, "deepspeed-inference"), 1e-3, 0.05e-3, 5e-3),
     _engine("step_s", BATCH, 3e-3, 0.1e-3, 1e-2),
-    _engine("sequence_s", ("vllm",), 5e-6, 0.1e-6, 2e-4, 1.0),
-    _engine("sequence_s", tuple(name for name in AHEAD if name != "vllm"), 5e-6, 0.1e-6, 2e-4, 1.0),
+    _engine("sequence_s", ("vllm", "atom"), 5e-6, 0.1e-6, 2e-4, 1.0),
+    _engine("sequence_s", tuple(name for name in AHEAD if name not in ("vllm", "atom")), 5e-6, 0.1e-6, 2e-4, 1.0),
     _engine("sequence_s", (*BATCH, *WAITING), 30e-6, 1e-6, 4e-4, 1.0),
     _engine("request_s", (*GRAPHS, *OLD_VLLM), 10e-3, 1e-3, 0.3),
     _engine("request_s", TRT, 15e-3, 2e-3, 0.3),
