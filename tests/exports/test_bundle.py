@@ -197,6 +197,7 @@ def test_machines_that_carry_part_of_a_service_have_as_many_replicas_as_the_bill
     capacities = [d.candidate.figures["requests_per_s_capacity"] for d in (part, alone)]
     assert capacities[0] == pytest.approx(3 * capacities[1])
     assert part.candidate.seconds == alone.candidate.seconds
+    assert part.workload.requests_per_s == pytest.approx(3 * 2)  # each replica has the load that it is planned for
     files = exported_assessment("kubernetes", made).files
     [text] = [text for name, text in files.items() if name.startswith("chat/")]
     assert next(yaml.safe_load_all(text))["spec"]["replicas"] == 3 * alone.replicas

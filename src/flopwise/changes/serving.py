@@ -128,8 +128,8 @@ def remedies(
     def memory(fields: dict[str, Any]) -> Callable[[], MemoryAfter]:
         def after() -> MemoryAfter:
             own = {name: fields[name] for name in ("weights", "kv_dtype", "layout", "techniques") if name in fields}
-            plain = job is None and "techniques" not in fields
-            techniques = {} if plain else {"changes": memory_changes(replace(served, **own))}
+            owner = served if "techniques" in fields else job
+            techniques = {} if owner is None else {"changes": memory_changes(replace(owner, **own))}
             changed = {name: value for name, value in fields.items() if name != "techniques"}
             memory_after = serving_memory(model, **(service | on | changed | techniques))
             fits = device is not None and bool(memory_after.fits)

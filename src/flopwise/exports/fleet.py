@@ -14,6 +14,7 @@ from flopwise.exports.spec import ExportSettings
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import Allotment, Assessment, WorkloadResult
 from flopwise.search.answer import Candidate, Plan
+from flopwise.units import parse_rate
 from flopwise.values import dataclass, replace
 
 OF_ALL_REPLICAS = ("output_tokens_per_s", "requests_per_s_capacity")
@@ -101,16 +102,16 @@ def _parts(
             numbered = (workload if number == 1 else f"{workload} {number}" for number in itertools.count(1))
             label = next(label for label in numbered if resource_name(label) not in names)
             names.add(resource_name(label))
-            yield row, Deployment.of(plan, _sized(chosen, row.count), facts, settings, label)
+            yield row, Deployment.of(*_sized(plan, chosen, row.count), facts, settings, label)
 
 
-def _sized(chosen: Candidate, count: int) -> Candidate:
-    """The candidate of a service with `count` machines, where the fleet has other machines besides them.
+def _sized(plan: Plan, chosen: Candidate, count: int) -> tuple[Plan, Candidate]:
+    """A plan of a service and its candidate with `count` machines, where the fleet has other machines besides them.
 
-    Replicas, cost, energy and what all replicas carry are in proportion; other candidates stay as they are.
+    Traffic, replicas, cost, energy and what all replicas carry are in proportion; other candidates stay as they are.
     """
     if "replicas" not in chosen.layout or count == chosen.num_instances:
-        return chosen
+        return plan, chosen
     share = count / chosen.num_instances
 
     def sized(value: float | None) -> float | None:
@@ -119,6 +120,11 @@ def _sized(chosen: Candidate, count: int) -> Candidate:
     layout = chosen.layout | {"replicas": math.ceil(round(share * chosen.layout["replicas"], 6))}
     figures = {k: sized(v) if k in OF_ALL_REPLICAS else v for k, v in chosen.figures.items()}
     ends: dict[str, Any] = {name: sized(getattr(chosen, name)) for name in OF_ALL_MACHINES}
-    return msgspec.structs.replace(
+    part = msgspec.structs.replace(
         chosen, num_instances=count, num_gpus=round(share * chosen.num_gpus), layout=layout, figures=figures, **ends
     )
+    traffic = plan.workload.get("traffic", {})
+    if (rate := traffic.get("requests_per_s")) is None:
+        return plan, part
+    less = traffic | {"requests_per_s": share * parse_rate(rate)}
+    return msgspec.structs.replace(plan, workload=plan.workload | {"traffic": less}), part
