@@ -102,10 +102,10 @@ def _parts(
             numbered = (workload if number == 1 else f"{workload} {number}" for number in itertools.count(1))
             label = next(label for label in numbered if resource_name(label) not in names)
             names.add(resource_name(label))
-            yield row, Deployment.of(*_sized(plan, chosen, row.count), facts, settings, label)
+            yield row, Deployment.of(*_service_part(plan, chosen, row.count), facts, settings, label)
 
 
-def _sized(plan: Plan, chosen: Candidate, count: int) -> tuple[Plan, Candidate]:
+def _service_part(plan: Plan, chosen: Candidate, count: int) -> tuple[Plan, Candidate]:
     """A plan of a service and its candidate with `count` machines, where the fleet has other machines besides them.
 
     Traffic, replicas, cost, energy and what all replicas carry are in proportion; other candidates stay as they are.
@@ -114,12 +114,12 @@ def _sized(plan: Plan, chosen: Candidate, count: int) -> tuple[Plan, Candidate]:
         return plan, chosen
     share = count / chosen.num_instances
 
-    def sized(value: float | None) -> float | None:
+    def part_of(value: float | None) -> float | None:
         return None if value is None else share * value
 
     layout = chosen.layout | {"replicas": math.ceil(round(share * chosen.layout["replicas"], 6))}
-    figures = {k: sized(v) if k in OF_ALL_REPLICAS else v for k, v in chosen.figures.items()}
-    ends: dict[str, Any] = {name: sized(getattr(chosen, name)) for name in OF_ALL_MACHINES}
+    figures = {k: part_of(v) if k in OF_ALL_REPLICAS else v for k, v in chosen.figures.items()}
+    ends: dict[str, Any] = {name: part_of(getattr(chosen, name)) for name in OF_ALL_MACHINES}
     part = msgspec.structs.replace(
         chosen, num_instances=count, num_gpus=round(share * chosen.num_gpus), layout=layout, figures=figures, **ends
     )
