@@ -88,6 +88,8 @@ def test_checkpoints_that_cannot_be_are_refused(said: str, why: str) -> None:
         parse_workload(f"{text}checkpoints: {said}\n", "w.yaml")
     with pytest.raises(SpecError, match="checkpoints: has no meaning for a serve workload"):
         parse_workload("model: gpt2\ntask: serve\ntraffic: {requests_per_s: 1}\ncheckpoints: {every: 1h}\n")
+    with pytest.raises(SpecError, match=r"method: has no meaning for a serve workload; .* \(--adapters\)"):
+        parse_workload("model: gpt2\ntask: serve\ntraffic: {requests_per_s: 1}\nmethod: {kind: lora}\n")
 
 
 def test_a_service_on_spot_says_that_interruptions_are_not_in_its_figures() -> None:
