@@ -25,6 +25,7 @@ from flopwise.serving.spec import ServingSpec
         (options.WHOLE_OR_ZERO, "0", 0),
         (options.SECONDS, "500ms", 0.5),
         (options.SECONDS, "30d", 30 * 86400),
+        (options.SECONDS, "5y", 5 * 365 * 24 * 3600),
         (options.RATE, "3600/hour", 1.0),
         (options.BANDWIDTH, "400Gbps", 50e9),
         (options.USD, "$2.50", 2.5),

@@ -318,7 +318,7 @@ def calibrate(
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
@@ -440,7 +440,7 @@ def fit(
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
@@ -941,7 +941,7 @@ def memory(
         offload_layers: Of each pipeline stage, the layers whose activations are in host memory, as Megatron-Core's cpu-offloading-num-layers (default: all but the last two).
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
@@ -1096,7 +1096,7 @@ def replay(
         prefill_replicas: Additional replicas that run only prefill and transfer the cache.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
@@ -1459,7 +1459,7 @@ def plan(
         min_gpus: Minimum number of accelerators.
         weight_formats (or weights): bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         software_month: Month of the training stack or engine, for the generation that people ran then (default: as named).
         inter_node_bandwidth: Network bandwidth of one instance, shared by its accelerators, instead of its offer's: 400GB/s.
@@ -1821,7 +1821,7 @@ def serve(
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
@@ -2012,7 +2012,7 @@ def serve_sweep(
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
@@ -2114,7 +2114,7 @@ def advise(
         offload: Keep these in host memory.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         gpu: Accelerator, in any common spelling: h100, A100-80GB (or --instance), with their number before it where there are several: 8xh100; or a hypothetical one: custom:fp16=70TFLOP/s,bandwidth=900GB/s,memory=24GB.
         provider: Offers of this provider only: aws, gcp, azure, lambda ...
         instance: Offers of this instance type only; they set price and network.
@@ -2289,7 +2289,7 @@ def simulate(
         prefill_replicas: Additional replicas that run only prefill and transfer the cache.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
@@ -2499,7 +2499,7 @@ def autoscale(
         prefill_replicas: Additional replicas that run only prefill and transfer the cache.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
@@ -2673,7 +2673,7 @@ def batch(
         power_limit: Power limit of one accelerator, below its own: 500W. Clocks drop with it.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).
@@ -3131,7 +3131,7 @@ def import_runs(
         requests: Total number of requests: a batch job, or instead of a duration.
         weights: bf16, fp8, int8, awq, gptq, mxfp4, nvfp4, Q4_K_M ...; any in plans (default: as published).
         kv_dtype: Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...
-        engine: vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
+        engine: vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, openvino, tensorrt.
         memory_fraction: Share of device memory that the engine may use (default: the engine's).
         max_batch: Sequences that each attention replica runs at once (default: the engine's limit).
         recv_interval: Number of engine steps between polls for new requests: SGLang's --scheduler-recv-interval (default: 1).

@@ -31,7 +31,7 @@ _SECONDS = {
     "": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
     "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hr": 3600.0, "hour": 3600.0,
     "hours": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0, "w": 604800.0, "week": 604800.0,
-    "weeks": 604800.0,
+    "weeks": 604800.0, "y": 31_536_000.0, "yr": 31_536_000.0, "year": 31_536_000.0, "years": 31_536_000.0,
 }  # fmt: skip
 _COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "mil": 1e6, "b": 1e9, "bn": 1e9, "g": 1e9, "t": 1e12, "tn": 1e12, "q": 1e15, "p": 1e15, "e": 1e18}  # fmt: skip  # noqa: E501
 _COUNTED_NAME = re.compile(r"\s*(\d{1,7})\s*x\s*(?=\S)", re.IGNORECASE)

@@ -106,6 +106,24 @@ def test_engines_are_offered_the_formats_that_they_run() -> None:
         )
 
 
+def test_memory_offers_as_many_layers_for_the_host_as_are_needed() -> None:
+    """llama.cpp leaves a GiB of the device free: with one layer more on it, less is left."""
+    how: dict[str, Any] = {"gpu": "rtx4090", "engine": "llama.cpp", "weights": "Q4_K_M", "concurrency": 1}
+    found = memory("Llama-3.3-70B", task="serve", context=4096, **how)
+    [offer] = [remedy for remedy in found.remedies if remedy.change.startswith("gpu layers")]
+    count = change(offer.change)["gpu_layers"]
+
+    def left(layers: int) -> float:
+        served = flopwise.serve("Llama-3.3-70B", gpu_layers=layers, input=4095, output=1, **how).estimate.memory
+        return float(FACTS.accelerator("rtx4090").hbm_bytes) - float(served.total_bytes)
+
+    assert offer.fits
+    assert left(count) >= 2**30 > left(count + 1)
+    assert offer.total_bytes == pytest.approx(FACTS.accelerator("rtx4090").hbm_bytes - left(count), rel=1e-6)
+    assert not [r for r in memory("Llama-3.3-70B", task="serve", context=4096, **(how | {"gpu": "Apple M4"})).remedies
+                if r.change.startswith("gpu layers")]  # fmt: skip
+
+
 def test_experts_are_spread_over_ranks_that_there_are() -> None:
     def degrees(**how: Any) -> set[str]:
         found = memory("Mixtral-8x7B", task="serve", gpu="h100", concurrency=256, context=32_768, **how)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from export_samples import sample_export
@@ -176,6 +177,30 @@ def test_a_fleet_has_a_folder_for_each_environment_and_one_place_to_watch() -> N
     assert any(p.startswith("environments/production/infrastructure/terraform-aws/") for p in files)
     assert any(p.startswith("environments/staging/infrastructure/terraform-gcp/") for p in files)
     assert not any(p.startswith("environments/staging/infrastructure/terraform-aws/") for p in files)
+
+
+def test_machines_that_carry_part_of_a_service_have_as_many_replicas_as_the_bill() -> None:
+    """Beside other machines a service has fewer of a kind than its plan, which carries it alone: here three for one."""
+    fleet = sample_fleet()
+    [(row, alone)] = next(w.parts for w in fleet.workloads if w.result.name == "chat")
+    others = [one for one in fleet.assessment.allocation if one is not row]
+    bill = msgspec.structs.replace(
+        fleet.assessment, allocation=[*others, msgspec.structs.replace(row, count=3 * row.count)]
+    )
+    planned = {w.result.name: w.parts[0][1].plan for w in fleet.workloads}
+    made = FleetDeployment.of(bill, planned, fleet.facts, fleet.settings)
+    [(_, part)] = next(w.parts for w in made.workloads if w.result.name == "chat")
+    assert (part.replicas, part.num_nodes) == (3 * alone.replicas, 3 * alone.num_nodes)
+    assert (part.gpus_per_node, part.gpus_per_replica) == (alone.gpus_per_node, alone.gpus_per_replica)
+    for one in ("cost_usd", "usd_per_hour", "energy_joules"):
+        assert getattr(part.candidate, one) == pytest.approx(3 * getattr(alone.candidate, one))
+    capacities = [d.candidate.figures["requests_per_s_capacity"] for d in (part, alone)]
+    assert capacities[0] == pytest.approx(3 * capacities[1])
+    assert part.candidate.seconds == alone.candidate.seconds
+    assert part.workload.requests_per_s == pytest.approx(3 * 2)  # each replica has the load that it is planned for
+    files = exported_assessment("kubernetes", made).files
+    [text] = [text for name, text in files.items() if name.startswith("chat/")]
+    assert next(yaml.safe_load_all(text))["spec"]["replicas"] == 3 * alone.replicas
 
 
 def test_a_fleet_is_the_same_byte_for_byte() -> None:

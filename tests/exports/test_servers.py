@@ -162,7 +162,10 @@ def test_memory_techniques_and_drafts_reach_vllm() -> None:
 
 def test_places_for_adapters_reach_the_servers() -> None:
     """vLLM has places for ranks of some sizes only: the next one; SGLang for any."""
-    found = options(deployed(techniques={"adapters": 12, "adapter_rank": 24}))
+    served = deployed(techniques={"adapters": 12, "adapter_rank": 24})
+    found = options(served)
+    assert any("add --lora-modules NAME=PATH" in text for text in serving_command(served).assumptions)
+    assert not any("--lora-modules" in text for text in serving_command(deployed()).assumptions)
     assert "--enable-lora" in found
     assert (found["--max-loras"], found["--max-lora-rank"]) == ("12", "32")
     other = options(deployed("sglang", techniques={"adapters": 12, "adapter_rank": 24}))

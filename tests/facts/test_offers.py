@@ -89,7 +89,17 @@ def test_each_price_has_its_own_day_and_source() -> None:
     assert (offer.price_date_of("on_demand"), offer.price_date_of("reserved_1y")) == ("2026-07-20", "2026-01-21")
     assert "vantage" in offer.price_source_of("reserved_1y")
     assert offer.price_note("spot") == ""
-    assert BY_KEY["gcp", "tpu-v6e-8", "us-central1"].price_note("spot") == "undated price"
+    assert BY_KEY["gcp", "tpu-v6e-8", "us-central1"].price_note("spot").startswith("undated price")
+
+
+def test_a_spot_price_of_a_quarter_of_that_on_demand_or_less_says_so() -> None:
+    """$4.354 of $21.60 an hour are 20 %; what is just above a quarter says nothing."""
+    offer = BY_KEY["gcp", "tpu-v6e-8", "us-central1"]
+    assert offer.price_note("spot") == "undated price, 20 % of the on-demand price"
+    assert offer.price_note("on_demand") == replace(offer, spot_usd_per_hour=None).price_note("on_demand")
+    assert replace(offer, spot_usd_per_hour=21.6 / 4).price_note("spot").endswith("25 % of the on-demand price")
+    assert replace(offer, spot_usd_per_hour=5.41).price_note("spot") == "undated price"
+    assert replace(offer, on_demand_usd_per_hour=None).price_note("spot") == "undated price"
 
 
 def test_three_years_have_a_day_and_a_source_of_their_own() -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import flopwise
 from flopwise.errors import SpecError
 from flopwise.fleet import autoscaling
 from flopwise.fleet.assessment import Assessment
@@ -220,6 +221,21 @@ def test_a_day_through_the_simulator_holds_the_targets() -> None:
     more = day["machine_hours"] / day["planned_machine_hours"] - 1
     assert more == pytest.approx(0, abs=0.1)
     assert (scaled.note == "") == (more <= 0.05)  # what is more than a twentieth is said
+
+
+def test_a_day_of_models_that_answer_in_one_pass_has_no_further_tokens() -> None:
+    """Each input is one pass, with a wait for at most three others at its p95: not 256 steps."""
+    traffic = CHAT["traffic"] | {"profile": DAY, "input_tokens": 512}
+    encoder = {
+        "name": "search", "task": "encode", "model": "bge-m3", "traffic": traffic, "growth_per_month": 0,
+        "constraints": {"gpus": ["L4"]}, "targets": {"latency": {"p95": "100ms"}},
+    }  # fmt: skip
+    (scaled,) = assess(fleet_from({"name": "f", "workloads": [encoder]}), catalog(), scenarios=0, today=TODAY).scaled
+    assert scaled.simulated is not None
+    latency = scaled.simulated["targets"]["latency"]
+    lone = flopwise.serve("bge-m3", gpu="l4", input=512, concurrency=1).estimate.ttft_s.value
+    assert lone < latency["value_s"] < 4 * lone
+    assert latency["held"]
 
 
 def test_a_policy_that_keeps_machines_longer_says_what_that_costs() -> None:

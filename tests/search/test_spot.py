@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -87,3 +88,27 @@ def test_checkpoints_that_cannot_be_are_refused(said: str, why: str) -> None:
         parse_workload(f"{text}checkpoints: {said}\n", "w.yaml")
     with pytest.raises(SpecError, match="checkpoints: has no meaning for a serve workload"):
         parse_workload("model: gpt2\ntask: serve\ntraffic: {requests_per_s: 1}\ncheckpoints: {every: 1h}\n")
+    with pytest.raises(SpecError, match=r"method: has no meaning for a serve workload; .* \(--adapters\)"):
+        parse_workload("model: gpt2\ntask: serve\ntraffic: {requests_per_s: 1}\nmethod: {kind: lora}\n")
+
+
+def test_a_service_on_spot_says_that_interruptions_are_not_in_its_figures() -> None:
+    asked: dict[str, Any] = {
+        "model": "Llama-3.1-8B",
+        "task": "serve",
+        "traffic": {"requests_per_s": 1},
+        "simulate": False,
+    }
+    wanted = {"gpus": ["L40S"], "providers": ["aws"]}
+
+    def said(*purchase: str) -> list[str]:
+        answer = flopwise.plan(asked | {"constraints": wanted | {"purchase": list(purchase)}})
+        assert answer.plans[0].purchase == purchase[-1]  # the cheaper one
+        return [
+            text for text in answer.assumptions if ("spot" in text and "interrupted" in text) or "taken back" in text
+        ]
+
+    assert said("on_demand") == []
+    rate, lost = said("on_demand", "spot")
+    assert rate.startswith("spot L40S of aws: ")
+    assert "neither latencies nor `meets` count that" in lost

@@ -135,3 +135,10 @@ def test_an_input_that_finds_nobody_takes_at_least_one_pass_of_its_own() -> None
     assert load.under_load is not None
     for percentile, seconds in load.under_load.ttft_s.items():
         assert load.under_load.ttft_s_low[percentile] <= seconds <= load.under_load.ttft_s_high[percentile]
+
+
+@pytest.mark.parametrize(("gpu", "engine"), [("Apple M4", "llama.cpp"), ("h100", "vllm"), ("mi300x", "vllm")])
+def test_models_that_generate_have_an_engine_that_uses_the_gpu(gpu: str, engine: str) -> None:
+    """vLLM runs on Apple's chips, too, on the processor's cores; whoever names it has it."""
+    assert flopwise.serve("Llama-3.2-1B", gpu=gpu, concurrency=1).estimate.job.engine.name == engine
+    assert flopwise.serve("Llama-3.2-1B", gpu=gpu, concurrency=1, engine="vllm").estimate.job.engine.name == "vllm"

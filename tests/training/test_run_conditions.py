@@ -215,6 +215,21 @@ def test_checkpoints_of_many_gpus_share_one_file_system() -> None:
     assert run_on(1024, checkpoint_bandwidth=2e12) == (pytest.approx(2e12), False)
     assert run_on(1024, checkpoint_storage="nvme-gen4") == (pytest.approx(128 * 3.5e9), False)
     assert run_on(1024, checkpoint_storage="azure-blob") == (pytest.approx(3.1e9), False)
+    assert run_on(1024, checkpoint_storage="lustre", checkpoint_bandwidth=1e11) == (pytest.approx(1e11), False)
+    assert run_on(64, checkpoint_storage="lustre", checkpoint_bandwidth=1e11) == (pytest.approx(8 * 8e9), False)
+
+
+def test_a_shared_storage_whose_whole_bandwidth_is_unknown_is_said_to_serve_each_node() -> None:
+    asked: dict[str, Any] = {"gpu": "h100", "gpus": 16, "fsdp": True, "seq": 2048, "tokens": 1e9}
+
+    def is_said(**storage: Any) -> bool:
+        answer = flopwise.train("Llama-3.1-8B", **asked, **storage)
+        return any("what it takes of all nodes is not known" in text for text in answer.assumptions)
+
+    assert is_said(checkpoint_storage="nfs")
+    assert not is_said(checkpoint_storage="nfs", checkpoint_bandwidth=1e10)
+    assert not is_said(checkpoint_storage="lustre")  # of a file system: 200 GB/s
+    assert not is_said(checkpoint_storage="nvme-gen4")  # a node's own
 
 
 @pytest.mark.parametrize("asked", [{"mtbf": "1ms"}, {"mtbf": "10s"}, {"node_mtbf": "1ms"}])

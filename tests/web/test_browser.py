@@ -1295,6 +1295,11 @@ def test_numbers_are_written_as_the_command_line_writes_them(page: Page) -> None
         units.format_joules, units.format_percent, units.format_seconds, units.format_usd,
     )  # fmt: skip
     assert written == [[kind(n) for kind in kinds] for n in NUMBERS]
+    chances = [0.0, 0.004, 0.0051, 0.015, 0.125, 0.135, 0.8, 0.985, 0.99, 0.9949, 0.9951, 1.0]
+    said = page.evaluate(
+        "async (all) => { const f = await import('/static/format.js'); return all.map(f.chance); }", chances
+    )
+    assert said == [units.format_chance(one) for one in chances]
 
 
 UNITS = [(1, "GPUs"), (2, "GPUs"), (1.0, "s"), (1, "tokens/s"), (1, "USD/h"), (0, "tokens"), (3.2e12, "FLOP"), (1, "B")]

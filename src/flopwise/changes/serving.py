@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -115,12 +116,20 @@ def remedies(
     `serving_memory`.
     """
     service: dict[str, Any] = {"layout": layout, "engine": engine, "weights": weights, "kv_dtype": kv_dtype, **how}
+    served = job
+    if job is None and device is not None and engine.offload == "host" and generates(model):
+        with suppress(MissingFactError):  # a device without links of its own has no host to offload to
+            served = ServeJob(
+                model=model, cluster=cluster(device), layout=layout, engine=engine, weights=weights, kv_dtype=kv_dtype,
+                input_tokens=how["context"] - 1, output_tokens=1,
+            )  # fmt: skip
     on = {} if device is None else {"hbm_bytes": device.hbm_bytes, "device_kind": device.kind}
 
     def memory(fields: dict[str, Any]) -> Callable[[], MemoryAfter]:
         def after() -> MemoryAfter:
             own = {name: fields[name] for name in ("weights", "kv_dtype", "layout", "techniques") if name in fields}
-            techniques = {} if job is None else {"changes": memory_changes(replace(job, **own))}
+            owner = served if "techniques" in fields else job
+            techniques = {} if owner is None else {"changes": memory_changes(replace(owner, **own))}
             changed = {name: value for name, value in fields.items() if name != "techniques"}
             memory_after = serving_memory(model, **(service | on | changed | techniques))
             fits = device is not None and bool(memory_after.fits)
@@ -143,10 +152,10 @@ def remedies(
             except MissingFactError:
                 continue
         saving.append((name, memory(fields)))
-    if job is not None and job.engine.offload == "host" and (away := least_offload(job, facts)) is not None:
-        layers = job.model.stacks[0].num_layers
+    if served is not None and engine.offload == "host" and (away := least_offload(served, facts)) is not None:
+        layers = model.stacks[0].num_layers
         stay = layers - round(away.frac * layers)
-        techniques = replace(job.techniques, offload=away)
+        techniques = replace(served.techniques, offload=away)
         saving.append((f"gpu layers {stay} of {layers}", memory({"techniques": techniques})))
     return ranked_remedies(memory({})()[1], saving, slower)
 

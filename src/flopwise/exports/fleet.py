@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -11,8 +13,16 @@ from flopwise.exports.deployment import Deployment, resource_name
 from flopwise.exports.spec import ExportSettings
 from flopwise.facts.catalog import Facts
 from flopwise.fleet.assessment import Allotment, Assessment, WorkloadResult
-from flopwise.search.answer import Plan
+from flopwise.search.answer import Candidate, Plan
+from flopwise.units import parse_rate
 from flopwise.values import dataclass, replace
+
+OF_ALL_REPLICAS = ("output_tokens_per_s", "requests_per_s_capacity")
+OF_ALL_MACHINES = (
+    "usd_per_hour", "cost_usd", "cost_usd_low", "cost_usd_high", "energy_joules", "energy_joules_low",
+    "energy_joules_high",
+)  # fmt: skip
+"""Figures and fields of a candidate that are sums over its replicas and machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,4 +102,29 @@ def _parts(
             numbered = (workload if number == 1 else f"{workload} {number}" for number in itertools.count(1))
             label = next(label for label in numbered if resource_name(label) not in names)
             names.add(resource_name(label))
-            yield row, Deployment.of(plan, chosen, facts, settings, label)
+            yield row, Deployment.of(*_service_part(plan, chosen, row.count), facts, settings, label)
+
+
+def _service_part(plan: Plan, chosen: Candidate, count: int) -> tuple[Plan, Candidate]:
+    """A plan of a service and its candidate with `count` machines, where the fleet has other machines besides them.
+
+    Traffic, replicas, cost, energy and what all replicas carry are in proportion; other candidates stay as they are.
+    """
+    if "replicas" not in chosen.layout or count == chosen.num_instances:
+        return plan, chosen
+    share = count / chosen.num_instances
+
+    def part_of(value: float | None) -> float | None:
+        return None if value is None else share * value
+
+    layout = chosen.layout | {"replicas": math.ceil(round(share * chosen.layout["replicas"], 6))}
+    figures = {k: part_of(v) if k in OF_ALL_REPLICAS else v for k, v in chosen.figures.items()}
+    ends: dict[str, Any] = {name: part_of(getattr(chosen, name)) for name in OF_ALL_MACHINES}
+    part = msgspec.structs.replace(
+        chosen, num_instances=count, num_gpus=round(share * chosen.num_gpus), layout=layout, figures=figures, **ends
+    )
+    traffic = plan.workload.get("traffic", {})
+    if (rate := traffic.get("requests_per_s")) is None:
+        return plan, part
+    less = traffic | {"requests_per_s": share * parse_rate(rate)}
+    return msgspec.structs.replace(plan, workload=plan.workload | {"traffic": less}), part

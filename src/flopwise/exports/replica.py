@@ -234,11 +234,21 @@ def _queue_refusals(job: ServeJob) -> Iterator[str]:
         yield f"{engine} computes preempted sequences again: plan without --preempt {job.preempt}"
 
 
-def queue_notes(job: ServeJob) -> tuple[str, ...]:
-    """Notes for clients where the queue has an order of its own."""
-    if job.policy != "priority":
-        return ()
-    return ("each request states its class in the field `priority` of its body; those without one are of class 0",)
+def request_notes(job: ServeJob, adapter_option: str) -> tuple[str, ...]:
+    """Notes on what requests state: the class of a queue with an order of its own, and the adapter.
+
+    `adapter_option`: the server's, which names the files of adapters.
+    """
+    notes = []
+    if job.policy == "priority":
+        notes.append(
+            "each request states its class in the field `priority` of its body; those without one are of class 0"
+        )
+    if count := job.techniques.adapters:
+        notes.append(
+            f"the server has room for {count:,} adapters and loads none: add {adapter_option} NAME=PATH of each"
+        )
+    return tuple(notes)
 
 
 def one_kind_refusals(deployment: Deployment) -> Iterator[str]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 PURCHASES = ("on_demand", "spot", "reserved_1y", "reserved_3y")
 """How an hour of an instance is bought; the first is the default."""
 ENGINE = "vllm"
+PLATFORM_ENGINES = {"apple": "llama.cpp"}
+"""Inference engines of models that generate, by platform: where the usual one leaves the GPU idle.
+
+Source: vLLM documentation, installation on Apple silicon: it computes on the processor's cores; llama.cpp: by Metal."""
 ENCODER_ENGINES, TOWER_ENGINES = ("tei", "onnxruntime", "hf"), ("onnxruntime", "hf")
 """Inference engines: of text encoders, and of other models that answer in one pass, the first that runs on the device.
 

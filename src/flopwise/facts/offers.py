@@ -38,6 +38,10 @@ OLD_DAYS = 730
 """Days by which a price may be older than the one on demand of the same offer before each answer says its month."""
 
 
+LOW_SPOT_FRAC = 0.25
+"""Share of the on-demand price up to which a spot price deserves a second look."""
+
+
 def beside_date(price_note: str) -> str:
     """A price's remark as it is printed beside its date, which says itself that there is none."""
     return price_note.removeprefix(UNDATED_PRICE).removeprefix(", ")
@@ -171,6 +175,9 @@ class Offer:
             notes.append(f"price dated {day[:7]}")
         if RECALLED in self.price_source_of(purchase):
             notes.append("recalled price")
+        usual, price = self.on_demand_usd_per_hour, self.price_usd_per_hour(purchase)
+        if purchase == "spot" and usual and price is not None and price <= LOW_SPOT_FRAC * usual:
+            notes.append(f"{100 * price / usual:.0f} % of the on-demand price")
         if purchase == "on_demand" and self.derived:
             notes.append(f"derived price: {self.derived}")
         return ", ".join(notes)

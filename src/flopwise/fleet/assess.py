@@ -42,8 +42,6 @@ from flopwise.units import format_number, format_percent, format_usd
 from flopwise.values import dataclass, replace
 
 Advance = Callable[[str, int, int], None]
-SUSPICIOUS = 0.25
-"""Share of the on-demand price below which a spot price deserves a second look."""
 ROUNDED = 5e-5
 """A gap that rounds to nothing."""
 STAGES = ("searching", "allocating", "what if", "scenarios")
@@ -284,13 +282,6 @@ def _price_notes(fleet: SolvedFleet, ages: dict[str, float]) -> Iterator[str]:
         if row.retires_on:
             yield f"{row.provider} {row.instance} in {row.region}: {retirement_note(row.retires_on)}"
     for option in [taken.option for chosen in fleet.chosen for taken in chosen.parts]:
-        offer, usd, rate = option.offer, option.usd_per_hour, option.offer.on_demand_usd_per_hour
-        if option.purchase == "spot" and rate is not None and usd is not None and usd <= SUSPICIOUS * rate:
-            yield (
-                f"{offer.provider} {offer.instance} in {offer.region}: "
-                f"the spot price ({option.candidate.price_date}) is "
-                f"{100 * usd / rate:.0f} % of the on-demand price; check that it is still current"
-            )
         yield from (f"{option.provider} {option.instance}: {note}" for note in option.notes)
 
 

@@ -157,8 +157,8 @@ def simulated_day(chosen: ChosenWorkload, facts: Facts, seed: int = 0) -> Simula
     if max(counts) == 0 or most > MOST_REPLICAS or replica_machines(option.candidate) != unit:
         return None
     try:
-        requests = _requests(workload, first, hours, seed)
         served = candidate_job(workload, facts.model(workload.model), facts, option.offer, option.candidate)
+        requests = _requests(workload, first, hours, seed, decodes=served.decodes)
         one = replica(served, max_tokens=max(int((requests.prompt + requests.output).max()), served.context))
         counted = tuple(count // unit for count in day)
         rule = _rule(chosen.job, most=most, cold_start_s=levels.cold_start_s, by_hour=counted)
@@ -185,8 +185,8 @@ def _stretch(workload: Resolved) -> tuple[int, int]:
     return day * HOURS_PER_DAY + first, int(within.sum()) if within.sum() > 1 else 0
 
 
-def _requests(workload: Resolved, first: int, hours: int, seed: int) -> RequestTrace:
-    """Poisson arrivals at the profile's rate, a straight line between the hours.
+def _requests(workload: Resolved, first: int, hours: int, seed: int, *, decodes: bool) -> RequestTrace:
+    """Poisson arrivals at the profile's rate, a straight line between the hours; one answer if nothing is decoded.
 
     Source: the inverse of the integrated rate, as `flopwise.serving.sim.traffic.varying`.
     """
@@ -196,6 +196,6 @@ def _requests(workload: Resolved, first: int, hours: int, seed: int) -> RequestT
     area = np.concatenate([[0.0], np.cumsum((rates[:-1] + rates[1:]) / 2)]) * mean
     count = max(1, int(rng.poisson(area[-1])))
     at = np.interp(np.sort(rng.random(count)) * area[-1], area, np.arange(hours + 1) * HOUR_S)
-    lengths = (workload.inputs or workload.input_tokens, workload.outputs or workload.output_tokens)
+    lengths = (workload.inputs or workload.input_tokens, (workload.outputs or workload.output_tokens) if decodes else 1)
     prompts, outputs = (Lengths.parse(str(length)).draw(count, rng) for length in lengths)
     return trace(at, prompts, outputs)

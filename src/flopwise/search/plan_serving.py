@@ -32,7 +32,16 @@ from flopwise.search.deployments import (
 )
 from flopwise.search.nodes import FIRST_NODES, NodeKind, node_kinds, nothing_left
 from flopwise.search.option_table import OptionTable, Place
-from flopwise.search.rank import NEAREST_MISSES, Floats, Mask, Pick, candidates, cheaper_misses, likeliest
+from flopwise.search.rank import (
+    NEAREST_MISSES,
+    Floats,
+    Mask,
+    Pick,
+    candidates,
+    cheaper_misses,
+    likeliest,
+    spot_assumptions,
+)
 from flopwise.search.replica import answers_in_one_pass, replica_job, with_facts, with_lengths
 from flopwise.search.serving_analysis import (
     floors,
@@ -184,6 +193,7 @@ def plan_serving(
         best, _ = plans[0]
         draft.levers = levers(best.option, best.candidate(), draft.plans)
         draft.assumptions += _simulation_assumptions(draft, workload) if simulates else []
+        draft.assumptions += _spot_assumptions(draft, workload)
         return draft
     missed.sort(key=lambda entry: entry[0])
     nearest = [*draft.demoted, *(pick.candidate() for _, pick in missed[:NEAREST_MISSES])]
@@ -381,6 +391,15 @@ def _technique_assumptions(
     except SpecError as error:
         raise SpecError(f"techniques: {error}") from None
     return [*(f"{name}: {text}" for name, text in technique_settings(job)), *technique_assumptions(job)]
+
+
+def _spot_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:
+    """The assumptions about spot machines where plans have some, with the interruptions of the best plan's."""
+    if not any(plan.purchase == "spot" for plan in draft.plans):
+        return []
+    lost = "a service on spot machines loses the requests on an instance that is taken back, and its capacity until "
+    lost += "another one has started: neither latencies nor `meets` count that"
+    return [*spot_assumptions(draft.plans[:1], workload.facts), *([] if workload.task == "batch" else [lost])]
 
 
 def _simulation_assumptions(draft: PlanDraft, workload: Resolved) -> list[str]:

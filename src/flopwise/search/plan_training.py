@@ -47,6 +47,7 @@ from flopwise.search.rank import (
     cheaper_misses,
     front,
     likeliest,
+    spot_assumptions,
 )
 from flopwise.search.run_job import (
     candidate_job,
@@ -171,7 +172,7 @@ def plan_training(
     picks = _best_of_kinds(picks, by_region=by_region)
     _count_missed([pick for _, pick in missed], draft)
     draft.plans = candidates(picks)
-    draft.assumptions += _spot_assumptions(draft.plans, facts)
+    draft.assumptions += spot_assumptions(draft.plans, facts)
     draft.assumptions += dict.fromkeys(_device_notes(picks[:SHOWN], workload, model, facts))
     if draft.plans and not alone:
         draft.misses = cheaper_misses(options, draft.plans[0].cost_usd)
@@ -700,12 +701,6 @@ def _count_missed(missed: list[Pick[TrainingOption]], draft: PlanDraft) -> None:
         done = format_seconds(float(option.start_s[row] + option.seconds[row]))
         example = f"{option.priced.offer.instance}: done in {done} at {format_usd(option.cost_usd[row])}"
         draft.ruled_out.add(f"misses {failed}", 1, example, unit="offers", stage="targets")
-
-
-def _spot_assumptions(plans: Iterable[Candidate], facts: Facts) -> list[str]:
-    """Assumptions about the spot capacity in `plans`, once for each provider and accelerator."""
-    bought = dict.fromkeys((one.gpu, one.provider) for one in plans if one.purchase == "spot")
-    return [f"spot {gpu} of {provider}: {facts.spot(provider, gpu).text}" for gpu, provider in bought]
 
 
 def levers(best: Pick[TrainingOption], draft: PlanDraft, facts: Facts) -> list[Lever]:

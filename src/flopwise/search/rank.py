@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flopwise.cost.energy import start_joules
 from flopwise.cost.intervals import ErrorBand
 from flopwise.cost.money import commitment_note
+from flopwise.facts.catalog import Facts
 from flopwise.facts.offers import Offer
 from flopwise.search.answer import Candidate
 from flopwise.search.nodes import NodeKind, Priced
@@ -221,6 +222,12 @@ class PlanOption(ABC):
         priced, seconds = self.priced, float(self.start_s[row] + self.seconds[row])
         whole = commitment_note(priced.purchase, float(self.usd_per_hour[row]), seconds)
         return {"price_note": ", ".join(filter(None, [priced.offer.price_note(priced.purchase), whole]))}
+
+
+def spot_assumptions(plans: Iterable[Candidate], facts: Facts) -> list[str]:
+    """Assumptions about the spot capacity in `plans`, once for each provider and accelerator."""
+    bought = dict.fromkeys((one.gpu, one.provider) for one in plans if one.purchase == "spot")
+    return [f"spot {gpu} of {provider}: {facts.spot(provider, gpu).text}" for gpu, provider in bought]
 
 
 def price_facts(offer: Offer, purchase: str, instances: int) -> dict[str, Any]:

@@ -207,7 +207,8 @@ def resolve(data: Mapping[str, Any], at: str = "") -> Resolved:
         for key in [f"{section}.{part}" for part in keys] if section in WORKLOAD_FILE.sections else [section]:
             if not specs.means_something(key, task):
                 shown = key if specs.means_something(section, task) else section
-                raise SpecError(f"{at}{shown}: has no meaning for a {task} workload; leave it out")
+                served = "; adapters that a service has are techniques.adapters (--adapters)" * (section == "method")
+                raise SpecError(f"{at}{shown}: has no meaning for a {task} workload; leave it out{served}")
     try:
         return _workload(values, document)
     except OptionError as error:

@@ -12,7 +12,7 @@ from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.formats import MXFP4
-from flopwise.facts.software import Engine
+from flopwise.facts.software import Engine, platform
 from flopwise.facts.spec import SourceSpec
 from flopwise.options import OptionError
 from flopwise.serving.estimate import check_layout
@@ -153,7 +153,8 @@ def usual_engine(facts: Facts, model: Model, accelerator: Accelerator | None) ->
     Source: `flopwise.facts.defaults`. Assumes: where the device is not known, the first.
     """
     if generates(model):
-        return facts.engine(defaults.ENGINE)
+        kind = None if accelerator is None else platform(accelerator)
+        return facts.engine(defaults.PLATFORM_ENGINES.get(kind or "", defaults.ENGINE))
     names = defaults.ENCODER_ENGINES if model.kind == "encoder" else defaults.TOWER_ENGINES
     able = (engine for engine in map(facts.engine, names) if accelerator is None or engine.runs_on(accelerator))
     return next(able, None) or facts.engine(defaults.ENGINE)

@@ -148,7 +148,8 @@ class ServingSpec(Spec):
     kv_dtype: str | None = _format(
         "--kv-dtype", options.name("dtype"), "Format of the KV cache: bf16 (default; fp32 with fp32 weights), fp8 ...")
     engine: str | None = _format("--engine", options.name("engine"),
-        "vllm (default), sglang, tensorrt-llm, llama.cpp, hf ...; encoders: tei, onnxruntime, openvino, tensorrt.")
+        "vllm (default), sglang, tensorrt-llm, llama.cpp (default on Apple), hf ...; encoders: tei, onnxruntime, "
+        "openvino, tensorrt.")
     memory_fraction: float | None = _format(
         "--memory-fraction", options.FRACTION,
         "Share of device memory that the engine may use (default: the engine's).")
@@ -260,7 +261,8 @@ class SessionsSpec(Spec):
         """
         for name in ("think_s", "tool_share", "tool_pause", "kv_stores"):
             if self.turns is None and getattr(self, name):
-                raise OptionError(name, "needs the turns of sessions (--turns)")
+                plain = "; N users who pause T between single requests send N / T of them: --rate" * (name == "think_s")
+                raise OptionError(name, f"needs the turns of sessions (--turns){plain}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

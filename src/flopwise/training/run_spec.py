@@ -86,6 +86,7 @@ class RunConditionsSpec(Spec):
             raise OptionError("validate_batches", "needs the steps between validations (--validate-every)")
         reliability, origins = self.reliability(cluster.gpus_per_node, facts)
         spot, assumptions = self._spot(cluster, facts)
+        assumptions += self._shared_storage(facts)
         if spot is not None:
             reliability = replace(reliability, interruptions_per_s=spot[0])
             origins |= {"interruptions_per_s": spot[1]}
@@ -125,11 +126,11 @@ class RunConditionsSpec(Spec):
             values["mtbf_gpu_s"] = self.mtbf, "given"
         if self.restart is not None:
             values |= {"detect_s": (0.0, "given"), "warmup_s": (0.0, "given"), "reschedule_s": (self.restart, "given")}
-        if self.checkpoint_bandwidth is not None:
-            values["write_bytes_per_s"] = self.checkpoint_bandwidth, "given"
-            values["write_bytes_per_s_per_gpu"] = math.inf, "given"
         if self.checkpoint_storage is not None:
             values |= _writes(self.checkpoint_storage, facts)
+        if self.checkpoint_bandwidth is not None:  # of the whole, at most what the nodes' clients write
+            values["write_bytes_per_s"] = self.checkpoint_bandwidth, "given"
+            values["write_bytes_per_s_per_gpu"] = math.inf, "given"
         named = {
             "write_bytes_per_s_per_gpu": self.checkpoint_per_gpu,
             "interval_s": self.checkpoint_every,
@@ -141,6 +142,18 @@ class RunConditionsSpec(Spec):
         figures = {name: value for name, (value, _) in values.items()}
         reliability = replace(DEFAULT_RELIABILITY, gpus_per_node=gpus_per_node, **figures)
         return reliability, {name: why for name, (_, why) in values.items()}
+
+    def _shared_storage(self, facts: Facts) -> tuple[str, ...]:
+        """A sentence on checkpoints over a network to storage whose whole bandwidth is not known."""
+        from flopwise.units import format_rate
+
+        if self.checkpoint_storage is None or self.checkpoint_bandwidth is not None:
+            return ()
+        kind = facts.storage(self.checkpoint_storage)
+        if not kind.networked or kind.total_write_bytes_per_s is not None or kind.write_bytes_per_s is None:
+            return ()
+        known = f"each node writes checkpoints to {kind.name} at {format_rate(kind.write_bytes_per_s)}"
+        return (f"{known}; what it takes of all nodes is not known (--checkpoint-bandwidth sets it)",)
 
     def _spot(self, cluster: Cluster, facts: Facts) -> tuple[tuple[float, str] | None, tuple[str, ...]]:
         """The rate at which an instance is taken back, and what to say of it."""

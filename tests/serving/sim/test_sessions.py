@@ -236,7 +236,7 @@ def test_sessions_that_come_too_fast_are_refused_a_speed_and_odd_words_are_named
     for options, message in (
         ({"rate": None}, "sessions need a rate"),
         ({"rate": None, "concurrency": 4}, "sessions need a rate"),
-        ({"turns": None}, "needs the turns of sessions"),
+        ({"turns": None}, "needs the turns of sessions .*; N users who pause T between single requests .*--rate"),
         ({"turns": None, "think": 0, "kv_stores": "host=1GB"}, "needs the turns of sessions"),
     ):
         with pytest.raises(SpecError, match=message):

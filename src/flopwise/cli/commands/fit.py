@@ -42,7 +42,7 @@ def command(*, explain: bool, **given: Any) -> None:
     """Weight formats compared: fit, longest context, requests at once, speed, price.
 
     All given accelerators form one replica: `--gpu 2xa100-80gb`. Each request has --context tokens; tokens/s and price
-    are for as many requests as memory holds. The exit code is 1 if no format fits.
+    are for as many requests as memory holds (--max-batch 1: for one user alone). The exit code is 1 if no format fits.
     """
     from flopwise.api.fit import fit
     from flopwise.changes.format_fit import FitAnswer

@@ -18,7 +18,7 @@ from flopwise.exports.replica import (
     image,
     memory_frac,
     offloaded_gib,
-    queue_notes,
+    request_notes,
     weights_source,
 )
 from flopwise.exports.server import IDLE_S, on_each_machine, with_batch_client
@@ -85,7 +85,7 @@ def command(deployment: Deployment) -> Command:
     made = Command(
         args=(*args, "--port", str(PORT)), env={"SGLANG_TIMEOUT_KEEP_ALIVE": IDLE_S},
         secret_env=from_hub(source.id), image=image(deployment), port=PORT, health_path="/health",
-        metrics_path="/metrics", assumptions=(*source.notes, *notes, *queue_notes(job)),
+        metrics_path="/metrics", assumptions=(*source.notes, *notes, *request_notes(job, "--lora-paths")),
         bootstrap_port=BOOTSTRAP_PORT if boots else None,
         annotations={BOOTSTRAP_NOTE: str(BOOTSTRAP_PORT)} if boots else {},
     )  # fmt: skip

@@ -21,7 +21,7 @@ from flopwise.exports.replica import (
     image,
     memory_frac,
     offloaded_gib,
-    queue_notes,
+    request_notes,
     weights_source,
 )
 from flopwise.exports.server import BATCH_SHARE, IDLE_S, batch_places, on_each_machine
@@ -100,7 +100,8 @@ def command(deployment: Deployment) -> Command:
         env=batch_places(deployment) if batch else {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": IDLE_S},
         secret_env=from_hub(source.id), image=image(deployment), port=PORT,
         health_path="" if batch else "/health", metrics_path="/metrics",
-        assumptions=(*source.notes, *notes, *_plugin_notes(job), *queue_notes(job)), **_connection(deployment),
+        assumptions=(*source.notes, *notes, *_plugin_notes(job), *request_notes(job, "--lora-modules")),
+        **_connection(deployment),
     )  # fmt: skip
     return on_each_machine(made, deployment.nodes_per_replica, _machines(deployment))
 

@@ -30,7 +30,7 @@ export function detail(place, row, plan, question, { view, remember, signal }) {
   const more = el("div", {});
   const command = el("div", {});
   const figures = Object.entries(row.figures).filter(([, value]) => value !== null).map(([name, value]) => [FIGURES[name]?.[0] ?? name, format.figure(name, value), LATENCIES[name] && format.percentileOf(plan, LATENCIES[name]), null, FIGURES[name]?.[1]]);
-  const price = `${format.usd(row.usd_per_hour)}/h, ${row.price_date === "undated" ? "undated" : `of ${row.price_date}`}${row.price_note ? `, ${row.price_note}` : ""}`;
+  const price = [`${format.usd(row.usd_per_hour)}/h`, row.price_date === "undated" ? "" : `of ${row.price_date}`, row.price_note].filter(Boolean).join(", "); // the remark says that it is undated
   fill(place, el("section", { class: "card", "aria-label": title },
     el("h2", {}, `${title}: ${row.num_instances} x ${row.provider} ${row.instance}, ${row.region}`),
     tiles([
@@ -38,7 +38,7 @@ export function detail(place, row, plan, question, { view, remember, signal }) {
       [services.includes(plan.task) ? "Cost a month" : "Cost", format.usd(row.cost_usd), null, null, "cost of the plan"],
       ["Energy", row.energy_joules === null ? null : format.joules(row.energy_joules), null, null, ["finetune", "pretrain"].includes(plan.task) ? "energy" : "energy of the plan"],
       ...figures,
-      ...Object.entries(row.meets).map(([name, p]) => [`Meets ${name}`, `${format.fixed(100 * p, 0)} %`, "likely", null, `chance of ${name}`]),
+      ...Object.entries(row.meets).map(([name, p]) => [`Meets ${name}`, format.chance(p), "likely", null, `chance of ${name}`]),
     ]),
     el("p", { class: "note" }, `Price: ${price}: ${row.price_source}. `, row.evidence && `Intervals rest on ${row.evidence}. `, row.note),
     Object.keys(row.unit_usd).length ? el("p", { class: "note" }, "What it costs: ", Object.entries(row.unit_usd).map(([name, value], i) => [i ? "; " : "", `${UNITS[name] ?? name} `, figure(`cost per ${name.replaceAll("_", " ")}`, value < 0.01 ? `$${value.toPrecision(3)}` : format.usd(value))])) : null,
@@ -64,7 +64,7 @@ function months(row, plan, origins) {
       xAxis: { type: "value", name: "months", max: YEAR }, yAxis: { type: "value", axisLabel: { formatter: format.briefUsd } },
       series: [{ name: "paid", type: "line", symbol: "none", data: line(row.cost_usd) }, ...(ends ? [bound("10 % pay less", row.cost_usd_low), bound("10 % pay more", row.cost_usd_high)] : [])],
     })),
-    el("p", { class: "note" }, figure("cost of the plan", format.usd(row.cost_usd)), " a month, ", own("cost of a year", format.usd(YEAR * row.cost_usd), () => derivedFrom(origins, { name: "cost of a year", value: format.usd(YEAR * row.cost_usd), formula: "12 x cost of the plan", of: "cost of the plan" })), " a year, at the list price of today."));
+    el("p", { class: "note" }, figure("cost of the plan", format.usd(row.cost_usd)), " a month, ", own("cost of a year", format.usd(YEAR * row.cost_usd), () => derivedFrom(origins, { name: "cost of a year", value: format.usd(YEAR * row.cost_usd), formula: "12 x cost of the plan", of: "cost of the plan" })), " a year, at the price above."));
 }
 
 function monthsOfRun(row) {

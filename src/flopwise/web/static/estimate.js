@@ -81,7 +81,7 @@ async function drawEstimate(noun, found, place, question) {
   const { signal } = (drawing = new AbortController());
   if (!found) return;
   const whole = noun === "memory" ? { memory: found, ...found } : found;
-  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.percent(at(found, path), 0) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, originOf(noun, found, origin)]);
+  const shown = FIGURES.filter(([path]) => typeof at(found, path) === "number").map(([path, title, origin]) => [title, path === "fits_probability" ? format.chance(at(found, path)) : path === "per_gpu_bytes" || path === "margin_bytes" ? format.gib(at(found, path)) : format.figure(path.split(".").at(-1), at(found, path)), null, null, originOf(noun, found, origin)]);
   const origins = () => ofEstimate(noun, question);
   const cards = el("div", { class: "cards" }, intervals(whole), whole.memory && memory(whole, origins), found.breakdown?.length ? time(found, origins) : null, found.breakdown?.length && found.layout?.pp > 1 && found.global_batch ? schedule(found, origins) : null, underLoad(found.under_load), closedLoop(found.closed_loop));
   const roof = noun === "memory" || noun === "fit" ? null : el("section", { class: "card" }, el("h2", {}, `Roofline of ${found.gpu}`), el("p", { class: "status busy" }, OPERATIONS));
@@ -135,7 +135,7 @@ function formats(rows) {
   const of = (name, key, text) => (r) => (r[key] === null || r[key] === undefined ? "-" : figure(`${name} in ${r.weights}`, text(r[key])));
   const whole = (n) => format.fixed(n, 0);
   return el("section", { class: "card" }, el("h2", {}, "Which format fits"), table("With as many requests as memory holds", [
-    { title: "weights", cell: (r) => r.weights }, { title: "chance to fit", number: true, cell: (r) => [of("chance to fit", "fits_probability", (p) => format.percent(p, 0))(r), r.fits ? null : el("small", {}, "does not fit")] },
+    { title: "weights", cell: (r) => r.weights }, { title: "chance to fit", number: true, cell: (r) => [of("chance to fit", "fits_probability", format.chance)(r), r.fits ? null : el("small", {}, "does not fit")] },
     { title: "memory", number: true, minor: true, cell: of("memory", "total_bytes", format.gib) }, { title: "longest context", number: true, minor: true, cell: of("longest context", "longest_context", whole) },
     { title: "requests", number: true, cell: (r) => (r.most_requests ? of("requests at once", "most_requests", whole)(r) : "none") }, { title: "tokens/s", number: true, cell: of("tokens/s", "tokens_per_s", format.plain) },
     { title: "80 % interval", number: true, minor: true, cell: (r) => (format.known(r.tokens_per_s_low, format.plain) === "-" ? "-" : interval(`tokens/s in ${r.weights}`, r.tokens_per_s_low, r.tokens_per_s_high, format.plain)) },

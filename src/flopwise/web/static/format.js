@@ -49,6 +49,12 @@ export const flops = (value) => withPrefix(value, "FLOP", " kMGTPEZY");
 export const joules = (value) => withPrefix(value / 3600, "Wh", " kMGT");
 export const percent = (fraction, digits = 1) => `${fixed(100 * fraction, digits).replaceAll(",", "")} %`;
 
+/** A probability as a whole percentage; one that only rounds to 0 or 100 % is `<1 %` or `>99 %`. */
+export function chance(probability) {
+  const whole = Number(fixed(100 * probability, 0));
+  return whole < 1 ? "<1 %" : whole > 99 ? ">99 %" : `${whole} %`;
+}
+
 export function seconds(value) {
   if (!Number.isFinite(value)) return "unbounded";
   const size = Math.abs(value);

@@ -262,7 +262,7 @@ const EXAMPLES = [
 const service = (plan) => ["serve", "encode"].includes(plan.task);
 const costOf = (plan) => (service(plan) ? "USD a month" : "cost");
 const hasTargets = (row) => Object.keys(row.meets).length > 0;
-const likely = (row) => (hasTargets(row) ? `${format.fixed(100 * Math.min(...Object.values(row.meets)), 0)} %` : "-");
+const likely = (row) => (hasTargets(row) ? format.chance(Math.min(...Object.values(row.meets))) : "-");
 /** The names that figures of a row have in its provenance. */
 const takes = (plan) => ({ finetune: "run time", pretrain: "run time", batch: "time of the batch" })[plan.task] ?? "whole request of the plan";
 const chance = (row) => (Object.keys(row.meets).length > 1 ? "chance of every target" : `chance of ${Object.keys(row.meets)[0]}`);
