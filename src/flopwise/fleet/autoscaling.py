@@ -138,7 +138,7 @@ def _percentile(seconds: Array, name: str) -> float:
     return float(answered.mean() if name == "mean" else np.percentile(answered, PERCENT[name]))
 
 
-def simulated_day(chosen: ChosenWorkload, facts: Facts, seed: int = 0) -> SimulatedDay | None:
+def simulated_day(chosen: ChosenWorkload, facts: Facts) -> SimulatedDay | None:
     """The busiest day of a service on the machines that carry most of it; None where the simulator cannot run it.
 
     Assumes: all machines are of that kind, with as many of it at each level as would carry the service alone.
@@ -157,7 +157,7 @@ def simulated_day(chosen: ChosenWorkload, facts: Facts, seed: int = 0) -> Simula
     if max(counts) == 0 or most > MOST_REPLICAS or replica_machines(option.candidate) != unit:
         return None
     try:
-        requests = _requests(workload, first, hours, seed)
+        requests = _requests(workload, first, hours)
         served = candidate_job(workload, facts.model(workload.model), facts, option.offer, option.candidate)
         one = replica(served, max_tokens=max(int((requests.prompt + requests.output).max()), served.context))
         counted = tuple(count // unit for count in day)
@@ -185,12 +185,12 @@ def _stretch(workload: Resolved) -> tuple[int, int]:
     return day * HOURS_PER_DAY + first, int(within.sum()) if within.sum() > 1 else 0
 
 
-def _requests(workload: Resolved, first: int, hours: int, seed: int) -> RequestTrace:
+def _requests(workload: Resolved, first: int, hours: int) -> RequestTrace:
     """Poisson arrivals at the profile's rate, a straight line between the hours.
 
     Source: the inverse of the integrated rate, as `flopwise.serving.sim.traffic.varying`.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     rates = np.array([workload.profile[(first + h) % HOURS_PER_WEEK] for h in range(hours + 1)])
     mean = (workload.requests_per_s or 0.0) / workload.peak * HOUR_S
     area = np.concatenate([[0.0], np.cumsum((rates[:-1] + rates[1:]) / 2)]) * mean
