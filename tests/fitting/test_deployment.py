@@ -35,10 +35,9 @@ from flopwise.fitting.deployment import (
 )
 from flopwise.fitting.profile import CalibrationProfile
 from flopwise.fitting.robust import Values
-from flopwise.observations.observation import measured_requests, observation, write_observation
+from flopwise.observations.observation import Watched, measured_requests, observation, write_observation
 from flopwise.observations.readings import Reading
 from flopwise.observations.requests import MeasuredRequests
-from flopwise.observations.watching import Watched
 from flopwise.records.histograms import histogram
 from flopwise.serving.deployment import replica_of
 from flopwise.serving.iteration import HOST_TIMES

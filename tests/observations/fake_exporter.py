@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-from flopwise.observations.watching import Watched, watch_engine
+from flopwise.observations.observation import Watched, watch_engine
 from named import FACTS
 
 PAGES = Path(__file__).parent / "pages"

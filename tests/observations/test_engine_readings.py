@@ -9,9 +9,8 @@ from fake_exporter import exporter, page, times, watched
 
 import flopwise
 from flopwise.errors import SpecError
-from flopwise.observations.observation import observation
+from flopwise.observations.observation import observation, watch_engine
 from flopwise.observations.readings import engine_of, engine_page, engines, page_series, page_urls, reading
-from flopwise.observations.watching import watch_engine
 from named import FACTS
 
 

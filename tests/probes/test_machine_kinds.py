@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from fake_device import FakeDevice
 
+from flopwise.probes.backend import Bench
 from flopwise.probes.file import Measurement
 from flopwise.probes.kinds import collectives, disk, loops
-from flopwise.probes.kinds.bench import Bench
 from flopwise.probes.measure import ProbeRunner
 from flopwise.probes.numpy_backend import NumpyBackend
 from flopwise.probes.timing import Stopwatch

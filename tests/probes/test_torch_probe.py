@@ -11,10 +11,9 @@ import pytest
 import flopwise
 from flopwise import cli
 from flopwise.errors import SpecError
-from flopwise.probes.backend import AttentionShape
+from flopwise.probes.backend import AttentionShape, Bench, NothingToMeasureError
 from flopwise.probes.file import Probe
 from flopwise.probes.kinds import KINDS
-from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
 from flopwise.probes.torch_backend import TorchBackend
 
 pytestmark = pytest.mark.oracle

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from flopwise.errors import SpecError, nearest_hint
 from flopwise.facts.catalog import load_facts
 from flopwise.keywords import takes
+from flopwise.options import options_of
 from flopwise.search.answer import Listeners, Plan
 from flopwise.search.plan import plan as search_plan
-from flopwise.search.porting import with_ports
+from flopwise.search.porting import ports
 from flopwise.search.spec import WORKLOAD_FILE
-from flopwise.search.workload import Resolved
-from flopwise.search.workload_file import workload_of
+from flopwise.search.workload import Resolved, as_in_file, one_as_several
+from flopwise.search.workload_file import read_workload
+
+FILES = (".yaml", ".yml", ".json")
 
 
 @takes(*WORKLOAD_FILE.specs)
@@ -48,7 +54,27 @@ def plan(
         A100-... 1
     """
     stated = {name: value for name, value in {"model": model, "task": task}.items() if value is not None}
-    workload, known = workload_of(source, options | stated), load_facts(facts, calibration)
+    workload, known = _workload(source, options | stated), load_facts(facts, calibration)
     listeners = Listeners(advance=advance, on_compile=on_compile, on_first=on_first, on_ranked=on_ranked)
     answer = search_plan(workload, known, listeners, assume_family=assume_family)
-    return answer if assume_family is not None else with_ports(answer, workload, known)
+    if assume_family is not None or not answer.plans:
+        return answer
+    return msgspec.structs.replace(answer, if_you_port=ports(workload, known, answer.plans[0].cost_usd))
+
+
+def _workload(source: str | Path | Mapping[str, Any] | Resolved, options: Mapping[str, Any]) -> Resolved:
+    """The workload of a file, of data or of a model by its name, with `options`, by their names, laid over it.
+
+    Raises: SpecError: no such option, options of a workload that is read already, or as `read_workload`.
+    """
+    if isinstance(source, Resolved):
+        if options:
+            raise SpecError(f"{', '.join(options)}: the workload is read already; give its file, or a model")
+        return source
+    known = {"lora", "qlora", *(name for spec in WORKLOAD_FILE.specs for name in options_of(spec))}
+    for name in options.keys() - known:
+        raise SpecError(f"unknown argument {name!r}{nearest_hint(name, known)}")
+    changes = as_in_file(one_as_several(options, *WORKLOAD_FILE.specs))
+    if isinstance(source, Mapping) or str(source).lower().endswith(FILES):
+        return read_workload(source, changes)
+    return read_workload({"model": str(source), **changes})

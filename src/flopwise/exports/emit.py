@@ -111,11 +111,11 @@ def script_text(*parts: str) -> str:
     return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", *(f"\n{part}" for part in parts)]) + "\n"
 
 
-def comment_text(text: str, mark: str = "#") -> str:
-    """`text` as a comment: each line after the `mark`, unprintable characters as blanks."""
+def comment_text(text: str) -> str:
+    """`text` as a comment: each line after `#`, unprintable characters as blanks."""
     text = "".join(sign if sign.isprintable() or sign in "\r\n" else " " for sign in text)
     lines = (" ".join(line.split()) for line in re.split(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]", text))
-    return "\n".join(f"{mark} {line}".rstrip() for line in lines)
+    return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
 def markdown_text(text: str) -> str:

@@ -38,17 +38,13 @@ Bands = Mapping[tuple[str, str], Discount]
 """By provider and purchase."""
 
 
-def _check_spot(row: Row, band: SpotDiscount, _: Sequence[SpotDiscount]) -> None:
-    _check_fractions(row, band)
-
-
-def _check_reserved(row: Row, band: ReservedDiscount, _: Sequence[ReservedDiscount]) -> None:
+def _check_reserved(row: Row, band: ReservedDiscount, bands: Sequence[ReservedDiscount]) -> None:
     if band.purchase not in RESERVED:
         raise row.error("purchase", band.purchase, f"allowed: {', '.join(RESERVED)}")
-    _check_fractions(row, band)
+    _check_fractions(row, band, bands)
 
 
-def _check_fractions(row: Row, band: Discount) -> None:
+def _check_fractions(row: Row, band: Discount, _: Sequence[Discount]) -> None:
     if not band.least_frac <= band.most_frac < 1:
         raise row.error("most_frac", band.most_frac, "allowed: no less than least_frac, below 1")
 
@@ -56,7 +52,7 @@ def _check_fractions(row: Row, band: Discount) -> None:
 _discount = tables.number(units.parse_share, "a share of the price from 0, below 1, such as 60%", high=1.0, zero=True)
 SPOT_DISCOUNTS = FactTable(
     file="spot_discounts.csv", meaning="a provider's discount of spot machines against on demand", row=SpotDiscount,
-    key=("provider",), check=_check_spot, readers={"least_frac": _discount, "most_frac": _discount},
+    key=("provider",), check=_check_fractions, readers={"least_frac": _discount, "most_frac": _discount},
 )  # fmt: skip
 RESERVED_DISCOUNTS = FactTable(
     file="reserved_discounts.csv", meaning="a provider's discount of reserved machines against on demand",

@@ -138,7 +138,7 @@ def _percentile(seconds: Array, name: str) -> float:
     return float(answered.mean() if name == "mean" else np.percentile(answered, PERCENT[name]))
 
 
-def simulated_day(chosen: ChosenWorkload, facts: Facts, seed: int = 0) -> SimulatedDay | None:
+def simulated_day(chosen: ChosenWorkload, facts: Facts) -> SimulatedDay | None:
     """The busiest day of a service on the machines that carry most of it; None where the simulator cannot run it.
 
     Assumes: all machines are of that kind, with as many of it at each level as would carry the service alone.
@@ -158,7 +158,7 @@ def simulated_day(chosen: ChosenWorkload, facts: Facts, seed: int = 0) -> Simula
         return None
     try:
         served = candidate_job(workload, facts.model(workload.model), facts, option.offer, option.candidate)
-        requests = _requests(workload, first, hours, seed, decodes=served.decodes)
+        requests = _requests(workload, first, hours, decodes=served.decodes)
         one = replica(served, max_tokens=max(int((requests.prompt + requests.output).max()), served.context))
         counted = tuple(count // unit for count in day)
         rule = _rule(chosen.job, most=most, cold_start_s=levels.cold_start_s, by_hour=counted)
@@ -185,12 +185,12 @@ def _stretch(workload: Resolved) -> tuple[int, int]:
     return day * HOURS_PER_DAY + first, int(within.sum()) if within.sum() > 1 else 0
 
 
-def _requests(workload: Resolved, first: int, hours: int, seed: int, *, decodes: bool) -> RequestTrace:
+def _requests(workload: Resolved, first: int, hours: int, *, decodes: bool) -> RequestTrace:
     """Poisson arrivals at the profile's rate, a straight line between the hours; one answer if nothing is decoded.
 
     Source: the inverse of the integrated rate, as `flopwise.serving.sim.traffic.varying`.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     rates = np.array([workload.profile[(first + h) % HOURS_PER_WEEK] for h in range(hours + 1)])
     mean = (workload.requests_per_s or 0.0) / workload.peak * HOUR_S
     area = np.concatenate([[0.0], np.cumsum((rates[:-1] + rates[1:]) / 2)]) * mean

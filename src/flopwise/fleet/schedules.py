@@ -162,12 +162,6 @@ def _span(hours: Hours, named: bool, where: str) -> tuple[int | None, float]:
     return None, hours.per_day
 
 
-def _at_most(value: float, what: str, most: float) -> float:
-    if not 0 < value <= most:
-        raise SpecError(f"{what}: {value:g} is out of range; allowed: above 0, up to {most:g}")
-    return value
-
-
 def _clock(value: object, what: str) -> int:
     """Minutes of the day: 08:00 or 8 (o'clock). YAML reads 16:00 without quotes as the number 960: minutes."""
     text = str(value).strip()
@@ -190,7 +184,10 @@ def _is_number(value: object) -> bool:
 def _weekdays(value: object, what: str) -> float | tuple[int, ...]:
     """Days a month, or days of the week: `[mon, fri]`, `mon-fri`, `weekdays`, `weekends`, `daily`."""
     if _is_number(value):
-        return _at_most(parse_count(value, what), what, 31.0)
+        days = parse_count(value, what)
+        if not 0 < days <= 31:
+            raise SpecError(f"{what}: {days:g} is out of range; allowed: above 0, up to 31")
+        return days
     words = value if isinstance(value, list) else str(value).split(",")
     days = {day for word in words for day in _named_days(str(word).strip().lower(), what)}
     if not days:

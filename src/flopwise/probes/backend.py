@@ -1,8 +1,10 @@
-"""The interface of a library through which a device is measured."""
+"""The interface of a library through which a device is measured, and the inputs of a kind of measurement."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, Protocol
 
 from flopwise.probes.file import ProbedDevice
@@ -59,3 +61,17 @@ class Backend(Protocol):
 
     def small_operation(self, count: int, *, backward: bool) -> Run:
         """`count` dependent additions of a few elements, optionally with the backward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The device through its library, whether the probe is quick, the folder to measure, and the remaining seconds."""
+
+    backend: Backend
+    quick: bool
+    folder: Path
+    left_s: float = math.inf
+
+
+class NothingToMeasureError(Exception):
+    """The device or the library does not support this kind; the message gives the reason."""

@@ -21,10 +21,9 @@ import flopwise
 from flopwise import units
 from flopwise.errors import InfeasibleError, SpecError, UnknownNameError
 from flopwise.facts.catalog import Facts
-from flopwise.probes.backend import Backend
+from flopwise.probes.backend import Backend, Bench, NothingToMeasureError
 from flopwise.probes.file import Measurement, Probe, ProbedDevice
 from flopwise.probes.kinds import KINDS
-from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
 from flopwise.probes.load import BUSY_FRAC, Load
 from flopwise.probes.numpy_backend import NumpyBackend
 from flopwise.probes.spec import ProbeSpec

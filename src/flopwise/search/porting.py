@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-import msgspec
-
 from flopwise.errors import InfeasibleError
 from flopwise.facts import defaults
 from flopwise.facts.catalog import Facts
 from flopwise.search.allowed import PORTED_SOFTWARE, software_of
-from flopwise.search.answer import Candidate, Plan, Port
+from flopwise.search.answer import Candidate, Port
 from flopwise.search.plan import plan
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
@@ -24,13 +22,6 @@ FRAMEWORKS = {
 }  # fmt: skip
 KERNELS = {"rocm": "HIP or Triton", "xla": "Pallas", "neuron": "NKI", "gaudi": "TPC-C, or the bridge's own"}
 """What kernels written in CUDA become."""
-
-
-def with_ports(answer: Plan, workload: Resolved, facts: Facts) -> Plan:
-    """The plan with what its workload would cost after a port, where anything runs it without one."""
-    if not answer.plans:
-        return answer
-    return msgspec.structs.replace(answer, if_you_port=ports(workload, facts, answer.plans[0].cost_usd))
 
 
 def ports(workload: Resolved, facts: Facts, cost_usd: float) -> list[Port]:

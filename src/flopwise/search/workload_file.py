@@ -9,11 +9,10 @@ from typing import Any
 
 import yaml
 
-from flopwise.errors import SpecError, nearest_hint
+from flopwise.errors import SpecError
 from flopwise.files import read_limited
-from flopwise.options import kind_of, options_of
-from flopwise.search.spec import WORKLOAD_FILE
-from flopwise.search.workload import Resolved, as_in_file, merged_onto, one_as_several, resolve
+from flopwise.options import kind_of
+from flopwise.search.workload import Resolved, merged_onto, resolve
 
 MAX_FILE_BYTES = 1_000_000
 MAX_DEPTH = 50
@@ -33,27 +32,6 @@ def read_text(path: Path | str, kind: str = "YAML") -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise SpecError(f"{file}: not a text file; it has to be {kind} in UTF-8") from None
-
-
-FILES = (".yaml", ".yml", ".json")
-
-
-def workload_of(source: str | Path | Mapping[str, Any] | Resolved, options: Mapping[str, Any]) -> Resolved:
-    """The workload of a file, of data or of a model by its name, with `options`, by their names, laid over it.
-
-    Raises: SpecError: no such option, options of a workload that is read already, or as `read_workload`.
-    """
-    if isinstance(source, Resolved):
-        if options:
-            raise SpecError(f"{', '.join(options)}: the workload is read already; give its file, or a model")
-        return source
-    known = {"lora", "qlora", *(name for spec in WORKLOAD_FILE.specs for name in options_of(spec))}
-    for name in options.keys() - known:
-        raise SpecError(f"unknown argument {name!r}{nearest_hint(name, known)}")
-    changes = as_in_file(one_as_several(options, *WORKLOAD_FILE.specs))
-    if isinstance(source, Mapping) or str(source).lower().endswith(FILES):
-        return read_workload(source, changes)
-    return read_workload({"model": str(source), **changes})
 
 
 def read_workload(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Resolved:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from flopwise.exports.deployment import Deployment
 from flopwise.exports.exported import Files
 from flopwise.exports.launch import launch_files
 from flopwise.exports.training_command import training_command, training_refusals
 
-
-def refusals(deployment: Deployment) -> Iterator[str]:
-    """Why no command can train the plan."""
-    yield from training_refusals(deployment)
+refusals = training_refusals
 
 
 def export(deployment: Deployment) -> Files:

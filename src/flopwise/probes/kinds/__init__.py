@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Literal
 
+from flopwise.probes.backend import Bench
 from flopwise.probes.kinds import attention, collectives, disk, elementwise, launch, loops, matmul, memory, transfers
-from flopwise.probes.kinds.bench import Bench
 from flopwise.probes.timing import Task
 from flopwise.values import dataclass
 

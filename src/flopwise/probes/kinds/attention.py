@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from flopwise.probes.backend import ELEMENT_BYTES, AttentionPass, AttentionShape
-from flopwise.probes.kinds.bench import Bench
+from flopwise.probes.backend import ELEMENT_BYTES, AttentionPass, AttentionShape, Bench
 from flopwise.probes.timing import Task
 
 BACKWARD = 2.5

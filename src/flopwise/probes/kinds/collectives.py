@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, cast
 
-from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
+from flopwise.probes.backend import Bench, NothingToMeasureError
 from flopwise.probes.timing import Stopwatch, Task
 from flopwise.probes.torch_backend import TorchBackend
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
+from flopwise.probes.backend import Bench, NothingToMeasureError
 from flopwise.probes.timing import Run, Task
 from flopwise.values import replace
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from flopwise.probes.kinds.bench import Bench
+from flopwise.probes.backend import Bench
 from flopwise.probes.timing import Task
 
 ELEMENTS = (1 << 20, 1 << 23)

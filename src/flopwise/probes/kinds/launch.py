@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flopwise.probes.kinds.bench import Bench
+from flopwise.probes.backend import Bench
 from flopwise.probes.timing import Run, Task
 
 QUEUED = 20

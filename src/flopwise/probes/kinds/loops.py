@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from flopwise.probes.kinds.bench import Bench
+from flopwise.probes.backend import Bench
 from flopwise.probes.timing import Run, Task
 
 SIZES = (32, 1024)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from flopwise.probes.backend import ELEMENT_BYTES
-from flopwise.probes.kinds.bench import Bench
+from flopwise.probes.backend import ELEMENT_BYTES, Bench
 from flopwise.probes.timing import Task
 
 ROWS = 512

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from flopwise.probes.kinds.bench import Bench
+from flopwise.probes.backend import Bench
 from flopwise.probes.timing import Task
 
 WORKING_SETS = tuple(1 << bits for bits in (16, 18, 20, 21, 22, 23, 24, 25, 26, 27, 29))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import cast
 
-from flopwise.probes.kinds.bench import Bench, NothingToMeasureError
+from flopwise.probes.backend import Bench, NothingToMeasureError
 from flopwise.probes.timing import Task
 from flopwise.probes.torch_backend import TorchBackend
 
