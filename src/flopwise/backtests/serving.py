@@ -365,7 +365,7 @@ def _as_it_fits(job: ServeJob, facts: Facts) -> ServeJob:
 
 
 def _row_techniques(row: Row, job: ServeJob, facts: Facts) -> Techniques:
-    """What the row says of drafts, images, grammars and cached prompts, as `flopwise serve` takes it.
+    """The drafts, images, grammars and cached prompts that the row states, as `flopwise serve` takes them.
 
     Raises: SpecError: drafts of which nobody says how much was accepted, or as `resolve_techniques`.
     """
@@ -375,7 +375,7 @@ def _row_techniques(row: Row, job: ServeJob, facts: Facts) -> Techniques:
         drafts = ""
     elif length is None:
         raise SpecError(f"speculation {drafts[:60]!r}: not predicted, as no column says how much of it was accepted")
-    asked = TechniqueRequest(
+    request = TechniqueRequest(
         draft=drafts or None,
         draft_tokens=tokens if drafts else None,
         acceptance=acceptance_of(length, tokens) if drafts and length else None,
@@ -384,7 +384,7 @@ def _row_techniques(row: Row, job: ServeJob, facts: Facts) -> Techniques:
         image_tokens=whole(row, "image_tokens", 1) if row.get("image_tokens") else None,
         structured=number(row, "structured"),
     )
-    return resolve_techniques(asked, job, facts, lambda name: named_model(name, facts))
+    return resolve_techniques(request, job, facts, lambda name: named_model(name, facts))
 
 
 def acceptance_of(accept_length: float, draft_tokens: int) -> float:
