@@ -13,6 +13,7 @@ import flopwise
 from flopwise.backtests.columns import our_columns
 from flopwise.backtests.prediction import model_spellings, named_model
 from flopwise.backtests.serving import (
+    acceptance_of,
     burst_requests,
     measured_quantities,
     median_of_requests,
@@ -34,6 +35,7 @@ from flopwise.ops.weights import weight_bytes
 from flopwise.serving.estimate import estimate, job_memory
 from flopwise.serving.job import Ranged
 from flopwise.serving.memory import ServingLayout
+from flopwise.values import replace
 from named import FACTS
 
 
@@ -55,6 +57,8 @@ def _printed(**cells: str) -> Mapping[str, str]:
         ({"engine": "vllm", "date": "2026-06-02"}, "vllm"),
         ({"engine": "vllm", "engine_version": "0.1.dev12777 (a node)", "date": "2026-03-22"}, "vllm-2026"),  # untagged
         ({"engine": "vllm", "date": "2025-08-14"}, "vllm-2025"),
+        ({"engine": "TensorRT Edge-LLM", "engine_version": "0.4.0"}, "tensorrt-llm"),  # counts releases of its own
+        ({"engine": "whisper.cpp", "engine_version": "1.8.2"}, "llama.cpp"),
         ({"engine": "sglang", "engine_version": "0.5.9"}, "sglang-2025"),  # prompts without graphs
         ({"engine": "sglang", "engine_version": "0.5.10.post1"}, "sglang-2026"),  # whole prompts in pools of windows
         ({"engine": "sglang", "date": "2026-09-10"}, "sglang-2026"),
@@ -295,6 +299,43 @@ def test_rows_with_drafts_are_not_predicted() -> None:
     with pytest.raises(SpecError, match="speculation 'mtp': not predicted"):
         row_job(cells | {"speculation": "mtp"}, FACTS)
     assert row_job(cells | {"speculation": "off"}, FACTS)[0] == row_job(cells, FACTS)[0]
+
+
+@pytest.mark.parametrize(("accept_length", "draft_tokens", "by_hand"), [
+    (1.9, 1, 0.9),  # a token and the one draft, accepted nine times in ten
+    (1.75, 2, 0.5),  # 1 + 1/2 + 1/4
+    (1.0, 4, 0.0),
+    (5.0, 4, 1.0),
+    (7.0, 4, 1.0),  # more than there are
+])  # fmt: skip
+def test_an_acceptance_length_says_how_often_a_draft_is_right(
+    accept_length: float, draft_tokens: int, by_hand: float
+) -> None:
+    assert acceptance_of(accept_length, draft_tokens) == pytest.approx(by_hand, abs=1e-8)
+
+
+def test_rows_say_drafts_images_and_grammars_as_serve_takes_them() -> None:
+    cells = {"model": "Qwen3-VL-8B", "gpu": "H100", "engine": "vllm", "mode": "serving_concurrency", "concurrency": "4"}
+    cells |= {"input_tokens": "1200", "output_tokens": "100", "images": "2", "image_tokens": "400", "structured": "0.5"}
+    cells |= {"speculation": "ngram", "draft_tokens": "2", "accept_length": "1.75"}
+    found = row_job(cells, FACTS)[0].techniques
+    asked = {
+        "draft": "ngram",
+        "draft_tokens": 2,
+        "acceptance": 0.5,
+        "images": 2,
+        "image_tokens": 400,
+        "structured": 0.5,
+    }
+    load = {"input_tokens": 1200, "output_tokens": 100, "concurrency": 4, "engine": "vllm", "gpu": "h100"}
+    served = flopwise.serve("Qwen3-VL-8B", **load, **asked).estimate.job.techniques
+    assert found.speculation is not None
+    assert served.speculation is not None
+    assert found.speculation.acceptance == pytest.approx(served.speculation.acceptance)
+    same = {"speculation": served.speculation}
+    assert replace(found, **same) == served
+    printed = _printed(speculation="eagle3", num_speculative_tokens="3", mean_acceptance_length="2.4")
+    assert (printed["draft_tokens"], printed["accept_length"]) == ("3", "2.4")
 
 
 @pytest.mark.parametrize(("mode", "column", "rel"), [

@@ -65,6 +65,7 @@ STATED_RATES = [
     ("RTX PRO 5000 Blackwell 72GB", "fp4", 2142 / 2), ("RTX PRO 6000 Blackwell Max-Q", "fp4", 3511 / 2),
     ("Jetson AGX Orin 64GB", "int8", 170 / 2), ("Jetson Orin NX 16GB", "int8", 60 / 2),
     ("Jetson Orin Nano Super", "int8", 67 / 2), ("Jetson AGX Thor", "fp4", 2070 / 2),
+    ("Jetson Orin NX 16GB Super", "int8", (157 - 2 * 40) / 2),  # two DLA units of 20 at 614 MHz in each mode below
     ("RX 7800 XT", "fp16", 74.6), ("RX 9060 XT", "int8", 205), ("RX 9070", "int8", 289), ("RX 6900 XT", "fp16", 46.08),
     ("Radeon AI PRO R9700", "fp8", 383), ("MI60", "fp16", 29.5), ("Intel Max 1100", "bf16", 352),
     ("Ascend 910C", "bf16", 752),

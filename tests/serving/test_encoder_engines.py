@@ -77,6 +77,21 @@ def test_bert_large_within_a_seventh_of_tensorrts_own_table(gpu: str, weights: s
     assert estimate(encoder_job(gpu, weights)).ttft_s.value == pytest.approx(seconds, rel=1 / 7)
 
 
+@pytest.mark.parametrize(
+    ("model", "tokens", "seconds"),
+    [("bert-base-uncased", 128, 8.1e-3), ("bert-base-uncased", 512, 9.9e-3), ("bert-large-uncased", 128, 15.82e-3)],
+)  # fmt: skip
+def test_transformers_read_a_sentence_without_what_generate_does(model: str, tokens: int, seconds: float) -> None:
+    """One sentence on an A10G. Source: philschmid/aws-neuron-samples, benchmark/results_encoder.md (p95 of single
+    inputs). Generating has a start of its own.
+    """
+    job = replace(encoder_job("A10G", "fp16", engine="hf", batch=1, tokens=tokens), model=load_model(model))
+    assert estimate(job).ttft_s.value == pytest.approx(seconds, rel=0.2)
+    assert job.software.request_s == FACTS.engine("hf").pass_request_s
+    writes = replace(job, model=load_model("Llama-3.1-8B"), output_tokens=16)
+    assert writes.software.request_s == FACTS.engine("hf").request_s
+
+
 def test_scales_found_beforehand_leave_eight_bits_between_kernels() -> None:
     """By hand: half the bytes of norms, sums and activations, and no pass that quantises before a product."""
     job = encoder_job("A30", "int8")

@@ -628,6 +628,20 @@ def test_engines_kernels_draw_what_a_core_can() -> None:
         assert machine.own_rates.value[name] * 400e12 == pytest.approx(100e12)
 
 
+@pytest.mark.parametrize(("model", "gpu", "measured"), [
+    ("Llama-3.1-8B", "Jetson Orin Nano 8GB", 14.0), ("Llama-3.1-8B", "Jetson Orin Nano Super", 19.14),
+    ("Qwen2.5-7B", "Jetson Orin Nano 8GB", 14.2), ("Qwen2.5-7B", "Jetson Orin Nano Super", 21.75),
+])  # fmt: skip
+def test_kernels_that_tvm_compiles_have_no_limit_of_llama_cpps(model: str, gpu: str, measured: float) -> None:
+    """MLC on eight cores of 0.6 to 1 GHz. Source: Jetson AI Lab, benchmarks of Orin Nano before and after Super."""
+    cells = {
+        "engine": "MLC LLM", "date": "2024-12", "mode": "single_stream_decode", "model": model, "gpu": gpu,
+        "gpus": "1", "weights": "q4f16_1", "concurrency": "1",
+    }  # fmt: skip
+    [found] = predict_row(cells, load_facts())
+    assert found.predicted == pytest.approx(measured, rel=0.25)
+
+
 @pytest.mark.parametrize(("dots", "core"), [(True, 0.32e12), (False, 1e12)])
 def test_products_with_packed_weights_may_have_a_rate_of_their_own(dots: bool, core: float) -> None:
     """100 cores of 320 GFLOP/s in an engine that multiplies weights as integers; others keep what their cores reach."""

@@ -324,6 +324,19 @@ def test_engines_own_kernels_draw_no_more_than_a_core_can() -> None:
     assert float(step.seconds) > (16.06e9 - 128256 * 4096 * 2) / drawn
 
 
+def test_processors_are_no_port_of_old_kernels() -> None:
+    """llama.cpp was written for processors: before 2025 they drew as much of their memory as since."""
+    host = cluster(FACTS.accelerator("Xeon Platinum 8480+"), gpus_per_node=1)
+    card = cluster(FACTS.accelerator("MI250-GCD"), gpus_per_node=1)
+    drawn = {}
+    for placed in (host, card):
+        for engine in ("llama.cpp-2024", "llama.cpp"):
+            machine = runner(replace(JOB, cluster=placed, engine=FACTS.engine(engine)))
+            drawn[placed is host, engine] = machine.own_rates.value["dram_frac"]
+    assert drawn[True, "llama.cpp-2024"] == drawn[True, "llama.cpp"]
+    assert drawn[False, "llama.cpp-2024"] < 0.7 * drawn[False, "llama.cpp"]
+
+
 def test_ports_of_old_kernels_are_slower_and_pass_prompts_on_one_device_at_a_time() -> None:
     card = cluster(FACTS.accelerator("MI250-GCD"), gpus_per_node=4)
     job = replace(JOB, cluster=card, static=True, concurrency=1, prefill_tokens=1, layout=ServingLayout(pp=4))

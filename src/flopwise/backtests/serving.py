@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flopwise.backtests import trtllm_bench
-from flopwise.backtests.prediction import BRACKETS, Prediction, Row, flag, number, stated_model, whole
+from flopwise.backtests.prediction import BRACKETS, Prediction, Row, flag, named_model, number, stated_model, whole
 from flopwise.cost.cluster import Cluster, cluster
 from flopwise.cost.spec import INTRA_NODE, with_power_limit
 from flopwise.errors import FlopwiseError, SpecError, UnknownNameError
@@ -24,6 +24,8 @@ from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.finite import closed_loop_run, finite_run
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.source import Traffic
+from flopwise.serving.spec import TechniqueRequest
+from flopwise.serving.techniques import resolve_techniques, tokens_per_step
 from flopwise.values import replace
 
 Release = tuple[int, ...]
@@ -86,7 +88,7 @@ ENDS = frozenset({"llama.cpp-2025", "sglang-2024", "sglang-2026", "vllm-2026"})
 """Generations that ended in the middle of a year, as data/generations.csv has it: the day of a row tells them."""
 UNTAGGED = r"0\.1\.dev"
 """What setuptools-scm calls a build from a source tree without tags, whatever its release."""
-PORTS = frozenset({"sglang-jax", "sgl-jax"})
+PORTS = frozenset({"sglang-jax", "sgl-jax", "tensorrt edge-llm"})
 """Ports of an engine to other devices, which count releases of their own."""
 SPLIT_BY_LAYERS = "2024-01-12"
 """Day from which llama.cpp leaves whole layers to a device by default."""
@@ -292,8 +294,6 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
     mode = row.get("mode", "")
     if mode not in MODES:
         raise SpecError(f"mode {mode[:60]!r} is unknown; known: {', '.join(MODES)}")
-    if (drafts := row.get("speculation", "")) not in {"", "off"}:
-        raise SpecError(f"speculation {drafts[:60]!r}: not predicted, as no column says how much of it was accepted")
     gpu = row_device(row, facts)
     model = stated_model(row, facts)
     check_one_size(row, model, facts)
@@ -346,8 +346,8 @@ def row_job(row: Row, facts: Facts) -> tuple[ServeJob, int]:
         static=mode in ("fixed_batch", *PROMPT_ONLY),
         called=mode in OFFLINE,
         prefill_tokens=at_once if llama_bench else limits.prompt_tokens if limits else step_tokens,
-        techniques=Techniques(prefill_gpus=pool, hit_frac=number(row, "prefix_hit") or 0.0),
     )
+    job = replace(job, techniques=replace(_row_techniques(row, job, facts), prefill_gpus=pool))
     if job.graph_batches:
         job = replace(job, memory_frac=trtllm_bench.cache_frac(job))
     return _as_it_fits(job, facts), replicas
@@ -362,6 +362,42 @@ def _as_it_fits(job: ServeJob, facts: Facts) -> ServeJob:
     if job.engine.offload != "host" or job.cluster.accelerator.name in DIES.values():
         return job
     return replace(job, techniques=replace(job.techniques, offload=least_offload(job, facts)))
+
+
+def _row_techniques(row: Row, job: ServeJob, facts: Facts) -> Techniques:
+    """The drafts, images, grammars and cached prompts that the row states, as `flopwise serve` takes them.
+
+    Raises: SpecError: drafts of which nobody says how much was accepted, or as `resolve_techniques`.
+    """
+    drafts = row.get("speculation", "")
+    length, tokens = number(row, "accept_length"), whole(row, "draft_tokens", 1)
+    if drafts in {"", "off"}:
+        drafts = ""
+    elif length is None:
+        raise SpecError(f"speculation {drafts[:60]!r}: not predicted, as no column says how much of it was accepted")
+    request = TechniqueRequest(
+        draft=drafts or None,
+        draft_tokens=tokens if drafts else None,
+        acceptance=acceptance_of(length, tokens) if drafts and length else None,
+        prefix_hit=number(row, "prefix_hit"),
+        images=whole(row, "images", 1) if row.get("images") else None,
+        image_tokens=whole(row, "image_tokens", 1) if row.get("image_tokens") else None,
+        structured=number(row, "structured"),
+    )
+    return resolve_techniques(request, job, facts, lambda name: named_model(name, facts))
+
+
+def acceptance_of(accept_length: float, draft_tokens: int) -> float:
+    """The probability with which each of a draft's tokens is accepted, of the mean tokens that a verification gives.
+
+    Source: `tokens_per_step`, whose inverse it is; vLLM and SGLang print its result as mean acceptance length.
+    Assumes: as there; a length beyond the draft's tokens and one more means that all were accepted.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(50):  # halves the interval until a double holds no more of it
+        middle = (low + high) / 2
+        low, high = (middle, high) if tokens_per_step(middle, draft_tokens) < accept_length else (low, middle)
+    return (low + high) / 2
 
 
 def _row_prefill_gpus(row: Row, layout: ServingLayout, replicas: int) -> tuple[int, int]:

@@ -442,6 +442,9 @@ class Engine(Software):
     hidden_frac: float = _by_fit("Share of a kernel's fixed time that passes while the kernel before it ends.")
     sequence_s: float = _by_fit("Host time a sequence and step that the device waits for.")
     request_s: float = _by_fit("Host time of one request before its first step.")
+    passes_source: str = ""  # of inputs that are only read, by a model that generates nothing
+    passes_date: str = ""
+    pass_request_s: float | None = None  # `request_s` of theirs; None: the same
     host_source: str = ""  # of what its scheduler and its front end do, which handles requests one by one
     host_date: str = ""
     mixes: bool = True  # a step holds prompts and sequences that decode; else prompts go first, in steps of their own

@@ -904,9 +904,10 @@ NATIVE = ("NVIDIA", "Apple")
 def native(rates: Rates, engine: Engine) -> bool:
     """True if the engine's kernels are as good on this device as on those they were written for.
 
-    Source: `port_frac` of data/engines.json. Assumes: one share for all ports of a generation.
+    Source: `port_frac` of data/engines.json. Assumes: one share for all ports of a generation; what runs on processors
+    was written for them, whoever made these.
     """
-    return engine.port_frac == 1.0 or rates.vendor in ("", *NATIVE)
+    return engine.port_frac == 1.0 or rates.is_host or rates.vendor in ("", *NATIVE)
 
 
 def on_intel(rates: Rates) -> bool:

@@ -122,6 +122,8 @@ class ServeJob:
             changed["joins_prompts"] = True
         if self.eager:
             changed |= {"graphs": False, "compiled_launch_frac": 1.0}
+        if row.pass_request_s is not None and not self.decodes:
+            changed["request_s"] = row.pass_request_s
         if row.eager_prompts & self._in_use:
             changed["prompt_graphs"] = False
         if self.max_batch is not None and row.prompt_graph_tokens:
