@@ -15,6 +15,7 @@ from flopwise.backtests.training import predict_row as predict_training
 from flopwise.backtests.training import row_job, row_layout, row_model, row_stack, usual_micro_batch
 from flopwise.errors import FlopwiseError, SpecError
 from flopwise.facts.architecture import Attend
+from flopwise.ops.flops import causal_forward_flops
 from flopwise.ops.tensors import parameters
 from flopwise.training.memory import memory_band, step_memory
 from named import FACTS
@@ -420,3 +421,14 @@ def test_experts_of_superchips_in_other_nodes_are_reached_over_the_network() -> 
         "node_bytes_per_s": "200e9", "tokens_per_s_per_gpu": "2048",
     }  # fmt: skip
     assert predict_training(row, FACTS).error == pytest.approx(0.0, abs=0.25)
+
+
+def test_an_image_has_the_tokens_of_its_model_and_a_row_that_says_otherwise_is_refused() -> None:
+    """24 x 24 patches of 16 pixels and the class token: 577 tokens, which take 55.5 GMAC (timm, results table)."""
+    cells = {"model": "ViT-B/16", "gpu": "A100-SXM-80GB", "gpus": "8", "precision": "fp16", "micro_batch": "64"}
+    with pytest.raises(SpecError, match="as 197 tokens, but seq_len is 577"):
+        row_job({**cells, "seq_len": "577"}, FACTS)
+    assert row_job(cells, FACTS).recipe.seq_len == 197
+    larger = row_job({**cells, "model": "ViT-B/16 (384)", "seq_len": "577"}, FACTS)
+    assert larger.recipe.seq_len == 577
+    assert causal_forward_flops(larger.model, 1, 577) == pytest.approx(2 * 55.5e9, rel=0.001)

@@ -371,9 +371,14 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
     gpu, network, layout = facts.resolve(row.get("gpu", "")), number(row, "node_bytes_per_s"), row_layout(row)
     limit_w = number(row, "power_limit_w")
     chip = gpu.accelerator if limit_w is None else with_power_limit(gpu.accelerator, limit_w)[0]
+    model, recipe = row_model(row, facts), recipe_on(row_recipe(row, layout, facts), chip)[0]
+    if (fixed := model.stacks[0].tokens_per_sample) is not None:
+        if (stated := whole(row, "seq_len", fixed)) != fixed:
+            raise SpecError(f"{model.name} encodes every sample as {fixed:,} tokens, but seq_len is {stated:,}")
+        recipe = replace(recipe, seq_len=fixed)
     job = TrainJob(
-        model=row_model(row, facts),
-        recipe=recipe_on(row_recipe(row, layout, facts), chip)[0],
+        model=model,
+        recipe=recipe,
         layout=layout,
         cluster=cluster(
             chip,
