@@ -82,7 +82,7 @@ def test_no_layout_with_the_setting_is_faster(options: dict[str, Any]) -> None:
 def test_rows_are_what_single_estimates_say(given: GivenSettings) -> None:
     model, recipe, built = load_model("gpt2-medium"), recipe_with(seq_len=1024, global_batch=64), EIGHT
     modes = (2,) if given.like.recomputes_some else (0, 1, 2)
-    search = layout_search(model, recipe, most=8, least=8, recomputes=modes, given=given)
+    search = layout_search(model, recipe, most=8, least=8, recomputes=modes, schedule=given.schedule, given=given)
     timed = timed_layouts(search, AnyNodes(built, host_bytes=np.inf), 1.0, StepTables(), every=True)
     assert timed.rows.size > 20
     for place in np.random.default_rng(1).choice(timed.rows.size, 20, replace=False):

@@ -349,9 +349,8 @@ class Rows(NamedTuple):
 class GivenSettings(NamedTuple):
     """The settings that are given of a layout whose degrees are searched.
 
-    `like`: what is no column of a candidate; `interleave`, `schedule`: those of pipelines, as `needed` says in words
-    (no schedule: 1F1B, interleaved, and what else the stack runs); `pp`: the pipeline degree; `shard`: ranks of a group
-    of HSDP; `recompute`: its mode.
+    `like`: what is no column of a candidate; `interleave`, `schedule`: those of pipelines, as `needed` says in words;
+    `pp`: the pipeline degree.
     """
 
     like: Layout = Layout()
@@ -359,9 +358,6 @@ class GivenSettings(NamedTuple):
     schedule: str | None = None
     needed: str | None = None
     pp: int | None = None
-    micro_batch: int | None = None
-    shard: int | None = None
-    recompute: int | None = None
 
     @property
     def narrows(self) -> bool:
@@ -371,20 +367,22 @@ class GivenSettings(NamedTuple):
     def pipelines(self, tried: Pipelines) -> Pipelines:
         """Of the pipelines that would be `tried`, those that are as given."""
         chunks: tuple[int, ...] = () if self.interleave is None else (self.interleave,)
-        needed, interleaved = self.needed is not None, (self.schedule or "").strip().lower().startswith("interleaved")
-        if needed and interleaved and not chunks and not tried.alone:
+        if not chunks and (self.schedule or "").strip().lower().startswith("interleaved") and not tried.alone:
             chunks = tuple(tried.virtual)
-        return tried._replace(chunks=chunks, needed=needed, degree=self.pp)
+        return tried._replace(chunks=chunks, needed=self.needed is not None, degree=self.pp)
 
 
 def layout_search(
     model: Model, recipe: Recipe, *, most: int, least: int = 1, max_tp: int = MAX_TP, max_pp: int = MAX_PP,
-    recomputes: tuple[int, ...] = MODES, given: GivenSettings | None = None,
+    recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
+    schedule: str | None = None, shard: int | None = None, given: GivenSettings | None = None,
 ) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
 
     Degrees that its stack does not have are 1; what it computes again where nobody says is computed again unless
-    `recomputes` has nothing of that. `given`: what holds in all layouts.
+    `recomputes` has nothing of that.
+    `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs. `given`: what
+    holds in all layouts.
 
     Raises: InfeasibleError: the ranks that are to share an expert divide no tensor-parallel degree.
     """
@@ -392,22 +390,21 @@ def layout_search(
     recipe = as_multiplied(model, recipe)
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
     has = recipe.stack.degrees
-    given = given or GivenSettings()
-    recomputes = recomputes if given.recompute is None else (given.recompute,)
     recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.recomputes) or recomputes
     max_micro_batch = max(MAX_MICRO_BATCH, MAX_MICRO_TOKENS // limits.seq_len)
-    inner = inner_combinations(limits, min(max_tp, most), given.micro_batch or max_micro_batch, has)
+    inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch, has)
+    given = given or GivenSettings()
     piped = ("pp" in has or given.needed is not None) and not given.like.offload_activations
-    if given.micro_batch is not None:
-        inner = inner.take(inner.micro_batch == given.micro_batch)
+    if micro_batch is not None:
+        inner = inner.take(inner.micro_batch == micro_batch)
     if recipe.ranks_per_expert is not None:
         tried, inner = ascending(inner.tp), inner.take(inner.tp % recipe.ranks_per_expert == 0)
         if tried.size and not inner.tp.size:
             degrees = ", ".join(map(str, tried))
             raise InfeasibleError(f"expert tp {recipe.ranks_per_expert} divides none of the tp tried: {degrees}")
-    pipelines = given.pipelines(Pipelines.of(recipe, given.schedule))._replace(most=max_pp if piped else 1)
+    pipelines = given.pipelines(Pipelines.of(recipe, schedule))._replace(most=max_pp if piped else 1)
     space = layouts(
-        limits, inner, most=most, least=least, recomputes=recomputes, pipelines=pipelines, shard=given.shard,
+        limits, inner, most=most, least=least, recomputes=recomputes, pipelines=pipelines, shard=shard,
         expert_ranks=recipe.expert_ranks(inner.tp, inner.ep),
     )  # fmt: skip
     table = MemoryTable(model, recipe)
@@ -771,8 +768,9 @@ def _meter_watts(search: LayoutSearch, node: NodeKind | AnyNodes, table: StepTab
 
 
 def fastest_layout(
-    model: Model, recipe: Recipe, built: Cluster, gpus: int, given: GivenSettings | None = None
-) -> tuple[Layout, int, int] | None:
+    model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None,
+    given: GivenSettings | None = None,
+) -> tuple[Layout, int, int] | None:  # fmt: skip
     """The simplest as fast as the fastest layout that fits with a probability of `FITS_WITH`, and how it was found.
 
     Where none is so sure to fit, of those that fit with a plan's `CONFIDENCE`; where none is, the layout that needs the
@@ -785,10 +783,12 @@ def fastest_layout(
         every = [given._replace(pp=int(pp)) for pp in pipeline_degrees(model.stacks[0].num_layers, min(max_pp, gpus))]
     searches = [
         layout_search(
-            model, recipe, most=gpus, least=gpus, max_tp=min(built.fabric.domain, 8), max_pp=max_pp, given=one
+            model, recipe, most=gpus, least=gpus, max_tp=min(built.fabric.domain, 8), max_pp=max_pp,
+            recomputes=MODES if recompute is None else (recompute,), micro_batch=micro_batch, schedule=given.schedule,
+            given=one,
         )
         for one in every
-    ]
+    ]  # fmt: skip
     searches = [search for search in searches if search.space.size]
     if not searches:
         return None
@@ -809,7 +809,7 @@ def fastest_layout(
     step_s, kinds = (np.concatenate([getattr(timed, name) for _, timed in fitting]) for name in ("step_s", "kinds"))
     search, row = rows[_simplest(step_s, kinds)]
     layout = search.space.layout(row)
-    if given.recompute is None and RECOMPUTE[0] in recipe.recomputes:
+    if recompute is None and RECOMPUTE[0] in recipe.recomputes:
         layout = _with_fewest_recomputed(search, layout, tensor_bytes(most, recipe.stack, built.accelerator.kind))
     return layout, tried, sum(timed.fitting for _, timed in found) if sure == FITS_WITH else 0
 

@@ -25,7 +25,6 @@ from flopwise.facts.models.positions import check_length
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.answer import SILENT, Candidate, ComparedFigures, Lever, Listeners, PlanDraft, device_levers
 from flopwise.search.layout_search import (
-    GivenSettings,
     LayoutSearch,
     StepTables,
     TimedLayouts,
@@ -617,7 +616,7 @@ def _with_memory(
     model: Model, recipe: Recipe, most: int, least: int, schedule: str | None, shard: int | None
 ) -> LayoutSearch:
     """The layouts of all recipes that take the memory of this one."""
-    return layout_search(model, recipe, most=most, least=least, given=GivenSettings(schedule=schedule, shard=shard))
+    return layout_search(model, recipe, most=most, least=least, schedule=schedule, shard=shard)
 
 
 def _by_recipe(allowed: Iterable[Recipe], nodes: Iterable[NodeKind]) -> list[tuple[str, Recipe, list[NodeKind]]]:

@@ -143,23 +143,26 @@ def _layout(
             layout, why = usual_recompute(model, recipe, layout, cluster.accelerator)
             return layout, "given", (*spec.replication_note(layout), *why)
         return layout, "given", spec.replication_note(layout)
-    chunks, like = None if spec.interleave is None else spec.chunks, spec.searched_alike(model)
+    chunks = None if spec.interleave is None else spec.chunks
+    given = GivenSettings(spec.searched_alike(model), chunks, spec.schedule, spec.pipeline_option)
     if spec.pipeline_option is not None and gpus == 1:
         raise SpecError(f"{spec.pipeline_option} needs pipeline stages; give 2 accelerators or more (--gpus)")
-    mode = spec.recompute_mode()
-    given = GivenSettings(
-        like, chunks, spec.schedule, spec.pipeline_option, micro_batch=spec.micro_batch,
-        recompute=None if mode is None else RECOMPUTE.index(mode),
-    )  # fmt: skip
-    return *_best_layout(model, recipe, cluster, gpus, given), ()
+    layout, laid_out = _best_layout(
+        model, recipe, cluster, gpus, recompute=spec.recompute_mode(), micro_batch=spec.micro_batch, given=given
+    )
+    return layout, laid_out, ()
 
 
-def _best_layout(model: Model, recipe: Recipe, cluster: Cluster, gpus: int, given: GivenSettings) -> tuple[Layout, str]:
+def _best_layout(
+    model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None,
+    given: GivenSettings,
+) -> tuple[Layout, str]:  # fmt: skip
     """The fastest layout that surely fits, or where none does the likeliest to fit; and how it was found.
 
     Raises: InfeasibleError: the global batch does not divide over the GPUs in any layout, or none is as `given`.
     """
-    best, micro_batch = fastest_layout(model, recipe, cluster, gpus, given), given.micro_batch
+    mode = None if recompute is None else RECOMPUTE.index(recompute)
+    best = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch, given=given)
     if best is None:
         batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
         if micro_batch and batch % micro_batch:
