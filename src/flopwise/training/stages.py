@@ -134,7 +134,8 @@ def first_blocks(layout: Layout) -> Array:
 def recomputes_all(layout: Layout) -> NDArray[np.bool_]:
     """True where all blocks are computed again; shape of the columns."""
     some = (np.asarray(layout.recompute_every) > 1) | (np.asarray(layout.recompute_first) > 0)
-    return (np.asarray(layout.recompute) == FULL) & ~some
+    again: NDArray[np.bool_] = (np.asarray(layout.recompute) == FULL) & ~some
+    return again
 
 
 @lru_cache(maxsize=4096)

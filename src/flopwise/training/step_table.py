@@ -431,7 +431,7 @@ def _some_sums(
     return stage, np.tensordot(np.concatenate([[1.0], counts, [1.0]]), blocks, 1)
 
 
-def _columns_by_mode(stage: NDArray[np.float64], model: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+def _columns_by_mode(stage: NDArray[np.float64], model: NDArray[np.float64]) -> dict[str, Any]:
     """The columns of a `StepTable` by mode, and seconds in gradients of weights, of sums as `_some_sums` has them."""
     stage_s, model_s = stage[:-2].sum(axis=0), model[:, :-BESIDE].sum(axis=1)
     return {
