@@ -374,6 +374,13 @@ class Rows(NamedTuple):
         """Only these candidates."""
         return Rows._make(column[kept] for column in self)
 
+    def simplest(self, least_s: Floats) -> Index:
+        """Of each number of GPUs the place of the simplest that is as fast as the fastest, which takes `least_s`."""
+        as_fast = np.flatnonzero(self.step_s <= TIE * least_s[self.num_gpus])
+        step_s = self.step_s[as_fast]
+        key = self.kinds[as_fast] + step_s / (1.0 + step_s.max(initial=0.0))
+        return as_fast[_least_per_count(self.num_gpus[as_fast], key)]
+
 
 class Undecided(NamedTuple):
     """Rows of full recompute that may be better with that of some blocks; of each what it takes without any."""
@@ -680,36 +687,29 @@ class _NodeSearch:
             bytes_of = (nbytes[:, mode][maybe] for mode in (0, FULL))
             self.undecided.append(Undecided(rows, none_s[maybe], joined.num_gpus[mesh], kinds[mesh], *bytes_of))
 
-    def open(self, undecided: Undecided) -> Undecided:
-        """Those of `undecided` whose steps without recompute beat the fastest."""
-        return undecided.take(undecided.none_s < self.to_beat_s(undecided.num_gpus, undecided.kinds))
-
-    def recompute_first(self, table: StepTable, undecided: Undecided, *, every: bool) -> Undecided:
+    def recompute_first(self, table: StepTable, undecided: Undecided, *, every: bool) -> None:
         """Add those of full recompute that fit with that of fewer blocks than all, with the fewest first blocks.
 
-        Those that may be the fastest, unless `every` one is kept. Returns those for which every n-th block may be
-        better: where blocks are alike, of one stage as many first blocks are as good, and where all blocks of a chunk
-        but one are too few, half of them are.
+        Those that may be the fastest, unless `every` one is kept.
         """
+        if not every:
+            undecided = undecided.take(undecided.none_s < self.to_beat_s(undecided.num_gpus, undecided.kinds))
         if not undecided.row.size:
-            return undecided
+            return
         inner, degree, whole = self.search.space.at_rows(undecided.row)
         chunk = self.search.chunk_blocks(whole)
         blocks, nbytes = self.search.fewest_first(whole, chunk, undecided, self.capacity)
         fewer = np.flatnonzero(blocks < chunk)
-        if fewer.size:
-            blocks, some = blocks[fewer], undecided.take(fewer)
-            layout = replace(whole.take(fewer), recompute_first=blocks)
-            step_s = np.asarray(whole_step_s(table, inner[fewer], degree[fewer], layout))
-            self.timed += step_s.size
-            rows = self.search.space.rows_of_first(some.row, blocks)
-            new = Rows(rows, step_s, some.num_gpus, nbytes[fewer], some.kinds)
-            self.parts.append(new if every else new.take(step_s < self.to_beat_s(new.num_gpus, new.kinds)))
-            self.add_least(new.num_gpus, new.kinds, new.step_s)
-        if every or len(self.search.model.stacks[0].kinds) > 1:
-            return undecided
-        few_enough = np.isin(np.arange(chunk.size), fewer) | (chunk == 1)
-        return undecided.take(few_enough & (np.asarray(whole.pp) > 1))
+        if not fewer.size:
+            return
+        blocks, some = blocks[fewer], undecided.take(fewer)
+        layout = replace(whole.take(fewer), recompute_first=blocks)
+        step_s = np.asarray(whole_step_s(table, inner[fewer], degree[fewer], layout))
+        self.timed += step_s.size
+        rows = self.search.space.rows_of_first(some.row, blocks)
+        new = Rows(rows, step_s, some.num_gpus, nbytes[fewer], some.kinds)
+        self.parts.append(new if every else new.take(step_s < self.to_beat_s(new.num_gpus, new.kinds)))
+        self.add_least(new.num_gpus, new.kinds, new.step_s)
 
     def recompute_partly(self, table: StepTable, rows: Index, *, every: bool) -> None:
         """Add those of `rows` that fit with full recompute of each of `EVERY` only; `table` has `PARTIALS`.
@@ -735,17 +735,26 @@ class _NodeSearch:
                 self.parts.append(Rows._make(np.broadcast_to(column, fits.shape)[fits] for column in columns))
 
     def rows(self, *, every: bool) -> Rows:
-        """All rows as one: for each number of GPUs the fastest and the simplest as fast, unless `every` is kept."""
+        """All rows as one: for each number of GPUs the fastest and the simplest as fast, unless `every` is kept.
+
+        Recompute of first blocks, which few trainers have an option for, is chosen for its speed: it has to be as fast
+        as what would be chosen without.
+        """
         if not self.parts:
             return Rows._make([np.empty(0)] * len(Rows._fields))
         merged = Rows._make(np.concatenate(columns) for columns in zip(*self.parts, strict=True))
         if every:
             return merged
+        first = self.search.space.has_first(merged.row)
+        if first.any():
+            most_s = np.full(len(self.least_s), np.inf)
+            others, least_s = merged.take(~first), most_s.copy()
+            np.minimum.at(least_s, others.num_gpus, others.step_s)
+            chosen = others.take(others.simplest(least_s))
+            most_s[chosen.num_gpus] = chosen.step_s
+            merged = merged.take(~first | (merged.step_s <= most_s[merged.num_gpus]))
         best = _least_per_count(merged.num_gpus, merged.step_s)
-        as_fast = np.flatnonzero(merged.step_s <= TIE * self.least_s[merged.num_gpus, KINDS])
-        some = merged.take(as_fast)
-        simplest = _least_per_count(some.num_gpus, some.kinds + some.step_s / (1.0 + some.step_s.max(initial=0.0)))
-        return merged.take(ascending(np.concatenate([best, as_fast[simplest]])))
+        return merged.take(ascending(np.concatenate([best, merged.simplest(self.least_s[:, KINDS])])))
 
 
 def timed_layouts(
@@ -772,9 +781,9 @@ def timed_layouts(
         for some in ([piece] for piece in pieces) if every else going.beatable(table, pieces):
             going.time(table, some, every=every)
         undecided = Undecided.of(going.undecided)
-        undecided = undecided if every else going.open(undecided)
-        undecided = going.recompute_first(table, undecided, every=every)
-        going.recompute_partly(table, undecided.row if every else going.open(undecided).row, every=every)
+        going.recompute_first(table, undecided, every=every)
+        open_ = undecided.none_s < going.to_beat_s(undecided.num_gpus, undecided.kinds)
+        going.recompute_partly(table, undecided.row if every else undecided.row[open_], every=every)
     best = going.rows(every=every)
     kept = goodput_frac(best.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
     return TimedLayouts(

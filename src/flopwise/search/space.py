@@ -279,6 +279,10 @@ class Space:
         """Of these rows with full recompute those with recompute of so many first blocks of each chunk only."""
         return rows + (len(EVERY) + blocks) * self.size
 
+    def has_first(self, rows: Index) -> NDArray[np.bool_]:
+        """True for the rows of `rows_of_first`."""
+        return rows >= (1 + len(EVERY)) * self.size
+
     def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
         """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""
         some, rows = np.divmod(rows, max(self.size, 1))
