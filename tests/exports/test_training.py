@@ -132,6 +132,15 @@ def test_every_nth_block_and_offloaded_activations_reach_the_trainer() -> None:
     assert alone["offload_activations"] is True
 
 
+def test_first_blocks_reach_the_trainer_as_every_nth_of_as_many() -> None:
+    """Of 32 layers every sixth is one of five; the first five are planned."""
+    made = exported_plan("torchrun", spread({"recompute": "full", "recompute_first": 5}))
+    arguments = read(made, "training_arguments.json")
+    assert arguments["activation_checkpointing"] is True
+    assert arguments["activation_checkpointing_kwargs"]["every_n_layers"] == 6
+    assert any("one is recomputed, in place of the first 5" in text for text in made.assumptions)
+
+
 def test_deepspeed_has_batches_that_multiply_and_the_stage() -> None:
     layout = {"stack": "deepspeed-zero3", "offload": ["optimizer"], "recompute": "full"}
     made = exported_plan("deepspeed", spread(layout))
@@ -270,6 +279,9 @@ def test_some_blocks_are_those_of_each_virtual_stage() -> None:
     document = PRETRAIN | {"model": "Llama-3.1-8B"}
     found = arguments_of(spread(layout | {"recompute_every": 3}, document=document))
     assert found["--recompute-method"] == ["block"]
+    first = arguments_of(spread(layout | {"recompute_first": 3}, document=document))
+    assert first["--recompute-method"] == ["block"]
+    assert first["--recompute-num-layers"] == ["3"]
     assert found["--recompute-num-layers"] == ["2"]  # of the 32 / 8 = 4 layers of a stage every third: 1 1/3
 
 
@@ -291,6 +303,7 @@ def test_a_pipelines_local_batch_holds_all_its_micro_batches() -> None:
         ("megatron", {"zero": 3}, "ZeRO 1"),
         ("torchtitan", {"precision": "fp8"}, "no configuration"),
         ("torchtitan", {"recompute": "full", "recompute_every": 2}, "not every n-th"),
+        ("torchtitan", {"recompute": "full", "recompute_first": 2}, "the first ones"),
     ],
 )
 def test_what_a_trainer_cannot_do_is_refused(target: str, layout: dict[str, Any], reason: str) -> None:

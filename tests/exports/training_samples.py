@@ -45,4 +45,5 @@ def deployment_of(document: dict[str, Any], changes: dict[str, Any] | None = Non
 
 def spread(layout: dict[str, Any], document: dict[str, Any] = FULL, **settings: Any) -> Deployment:
     """A run on eight accelerators of one machine."""
-    return deployment_of(document, EIGHT | {"layout": DATA_PARALLEL | {"recompute": "none"} | layout}, **settings)
+    plain = DATA_PARALLEL | {"recompute": "none", "recompute_first": 0}
+    return deployment_of(document, EIGHT | {"layout": plain | layout}, **settings)

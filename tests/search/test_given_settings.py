@@ -71,9 +71,7 @@ def test_no_layout_with_the_setting_is_faster(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        GivenSettings(
-            Layout(recompute=2, recompute_first=3), schedule="interleaved", needed="schedule interleaved", pp=2
-        ),
+        GivenSettings(Layout(recompute=2, recompute_first=3), schedule="interleaved", needed="schedule interleaved"),
         GivenSettings(Layout(recompute=2, recompute_every=5)),
         GivenSettings(Layout(offload_activations=True, offload_layers=7)),
         GivenSettings(Layout(sequence_parallel=False)),

@@ -22,7 +22,6 @@ from flopwise.facts.models.catalog import load_model
 from flopwise.facts.models.config import model_from_config
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import (
-    PARTIAL_MODES,
     TIE,
     LayoutSearch,
     StepTables,
@@ -203,11 +202,11 @@ def test_no_step_is_shorter_than_the_bound_that_rules_meshes_out(case: str) -> N
     for family in job.space.families:
         bound = floor_s(table, job.space, family, family.recomputes)
         assert (steps_s(table, job.space, family).min(axis=(0, 1)) >= bound * (1 - 1e-9)).all()
-        for every, mode in zip(EVERY, PARTIAL_MODES, strict=True):  # full recompute of some blocks
-            some = replace(job.space.columns(family), recompute=2, recompute_every=every)
+        least = floor_s(table, job.space, family, (0,))
+        for every, first in (*((n, 0) for n in EVERY), (1, 1), (1, 2)):  # full recompute of some blocks
+            some = replace(job.space.columns(family), recompute=2, recompute_every=every, recompute_first=first)
             steps = whole_step_s(table, family.inner_index, family.degree_index, some)
-            bound = floor_s(table, job.space, family, (mode,))
-            assert (steps >= bound * (1 - 1e-9)).all()
+            assert (steps >= least * (1 - 1e-9)).all()
 
 
 def test_no_run_takes_less_than_its_operations_at_the_rates_of_kernels() -> None:
@@ -334,7 +333,8 @@ def allowed(layout: Layout, recipe: Recipe, layers: int) -> bool:
 def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tuple[float, int, int]:
     """(shortest step, candidates, those that fit) over every layout there is, one estimate each.
 
-    Full recompute of some blocks is tried everywhere, and counted nowhere.
+    Full recompute of some blocks is tried everywhere, and counted nowhere; that of the first blocks of chunks, however
+    many, where something has to be computed again.
     """
     best, candidates, fitting = float("inf"), 0, 0
     layers = model.stacks[0].num_layers
@@ -348,7 +348,7 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
         degrees,
         (1, 2, 4, 8, 16, 32),
         ((0, 0), (1, 0), (2, 0), (3, 0), *groups),
-        ((0, 1), (1, 1), (2, 1), *((2, n) for n in EVERY)),
+        ((0, 1, 0), (1, 1, 0), (2, 1, 0), *((2, n, 0) for n in EVERY), *((2, 1, k) for k in range(1, layers))),
         range(1, 17),
         schedules,
     ):
@@ -359,14 +359,18 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
             continue
         layout = Layout(
             dp=gpus // (tp * pp), tp=tp, pp=pp, micro_batch=micro, zero=zero, shard=group, recompute=recompute[0],
-            recompute_every=recompute[1], interleave=interleave, schedule=schedule,
+            recompute_every=recompute[1], recompute_first=recompute[2], interleave=interleave, schedule=schedule,
         )  # fmt: skip
-        if not allowed(layout, recipe, layers):
+        if recompute[2] * interleave >= -(-layers // pp) or not allowed(layout, recipe, layers):
             continue
-        candidates += recompute[1] == 1
+        whole = not layout.recomputes_some
+        candidates += whole
         if float(step_memory(model, recipe, layout).total_bytes) > node.cluster.accelerator.hbm_bytes:
             continue
-        fitting += recompute[1] == 1
+        fitting += whole
+        none = float(step_memory(model, recipe, replace(layout, recompute=0, recompute_first=0)).total_bytes)
+        if recompute[2] and none <= node.cluster.accelerator.hbm_bytes:
+            continue
         job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=node.cluster)
         best = min(best, sum(single_parts(single_table(job), layout).values()))
     return best, candidates, fitting

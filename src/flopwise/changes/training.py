@@ -137,7 +137,7 @@ def _recompute(setup: TrainingSetup) -> Iterator[Change]:
         if mode != int(layout.recompute) or layout.recomputes_some:
             yield f"recompute {name}", recipe, replace(layout, recompute=mode, recompute_every=1, recompute_first=0)
     every = 2 * int(layout.recompute_every) if int(layout.recompute) == FULL else 2
-    some = replace(layout, recompute=FULL, recompute_every=every)
+    some = replace(layout, recompute=FULL, recompute_every=every, recompute_first=0)
     yield f"recompute {some.recompute_text}", recipe, some
 
 

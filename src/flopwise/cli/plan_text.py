@@ -42,7 +42,7 @@ LABELS = {
 """How the figures of a candidate are called on the screen."""
 LAYOUT_NAMES = {
     "kv_dtype": "KV cache", "seq_len": "sequence length", "micro_batch": "micro-batch", "max_batch": "batch up to",
-    "recompute_every": "recompute every", "zero": "ZeRO",
+    "recompute_every": "recompute every", "recompute_first": "recompute first", "zero": "ZeRO",
 }  # fmt: skip
 """How parts of a layout are called in its text, where not by their key."""
 MET = {"memory": "fits in memory"}
@@ -262,8 +262,9 @@ def layout(c: Candidate) -> str:
     if "micro_batch" in fields:
         words.append(f"mb{fields['micro_batch']}")
     if fields.get("recompute", "none") != "none":
-        every = fields.get("recompute_every", 1)
-        words.append(f"recompute {fields['recompute']}" + (f"/{every}" if every > 1 else ""))
+        every, first = fields.get("recompute_every", 1), fields.get("recompute_first", 0)
+        some = f" of first {first}" if first else f"/{every}" if every > 1 else ""
+        words.append(f"recompute {fields['recompute']}{some}")
     if fields.get("offload"):
         words.append(f"offload {'+'.join(fields['offload'])}")
     if "replicas" in fields:
@@ -318,6 +319,8 @@ def _layout_text(layout: Mapping[str, Any], task: str) -> str:
         idle.add("kv_dtype")
     if "pp" in idle:
         idle |= {"schedule", "interleave"}
+    if layout.get("recompute_first"):
+        idle.discard("recompute_first")
     if "recompute" in idle:
         idle.add("recompute_every")
     return ", ".join(

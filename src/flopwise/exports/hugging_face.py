@@ -203,8 +203,8 @@ def training_arguments(deployment: Deployment, sharding: Sharding) -> dict[str, 
         "ddp_find_unused_parameters": False,
         "report_to": "none",
     }
-    if layout["recompute_every"] > 1:
-        document["activation_checkpointing_kwargs"]["every_n_layers"] = layout["recompute_every"]
+    if (every := _recomputed_every(deployment)) > 1:
+        document["activation_checkpointing_kwargs"]["every_n_layers"] = every
     if layout["recompute"] != "none" and "activations" in layout.get("offload", ()):
         document["activation_checkpointing_kwargs"]["offload"] = True
     if sharding == "deepspeed":
@@ -214,10 +214,17 @@ def training_arguments(deployment: Deployment, sharding: Sharding) -> dict[str, 
     return document
 
 
+def _recomputed_every(deployment: Deployment) -> int:
+    """The n of the n-th layers that Trainer computes again: at least as many as the first ones of a plan."""
+    layout = deployment.candidate.layout
+    first = layout.get("recompute_first")
+    return max(deployment.train_job.model.stacks[0].num_layers // first, 1) if first else int(layout["recompute_every"])
+
+
 def _fsdp_recomputes(deployment: Deployment, sharding: Sharding) -> bool:
     """True if FSDP itself recomputes layers, which avoids gathering their weights once more."""
     layout = deployment.candidate.layout
-    whole = layout["recompute"] == "full" and layout["recompute_every"] == 1
+    whole = layout["recompute"] == "full" and _recomputed_every(deployment) == 1
     return sharding == "fsdp" and whole and "activations" not in layout.get("offload", ())
 
 
@@ -341,6 +348,9 @@ def _assumptions(deployment: Deployment, sharding: Sharding) -> Iterator[str]:
         yield f"the states of adapters are small: they are replicated (DDP), not sharded by ZeRO {layout['zero']}"
     if job.recipe.attention == "flash":
         yield "attention is PyTorch's own (sdpa), which runs FlashAttention's kernels where no mask forbids it"
+    if first := layout.get("recompute_first"):
+        every = _recomputed_every(deployment)
+        yield f"every {every} layers one is recomputed, in place of the first {first} of the plan"
     if job_document(deployment)["recompute"] == "operations":
         yield "selective recompute keeps attention and every second matrix product, as in torchtitan"
     if platform(deployment.accelerator) != "cpu":

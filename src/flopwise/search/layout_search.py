@@ -5,8 +5,8 @@ of node then times the meshes on which something fits, unless a lower bound says
 least bound for each number of GPUs comes first, for what it takes rules out most others. On one kind of node a slower
 run on as many GPUs is worse in everything that a plan weighs, so only the fastest for each number of GPUs go on.
 
-Full recompute of every n-th block only takes time and no block the less memory: a layout with it is slower than the
-same without recompute, and needs more than the same with all of it. Two bounds thus spare nearly all of this axis.
+Full recompute of some blocks is slower than none, and needs more memory than that of all: two bounds thus spare nearly
+all of this axis. Of first blocks the fewest that fit are the fastest; every n-th block is tried for a few n.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from flopwise.search.space import (
     MAX_TP,
     MODES,
     PARTIALS,
+    Column,
     Family,
     LayoutLimits,
     Pipelines,
     Space,
     divisors,
     layouts,
-    pipeline_degrees,
     powers_of_two,
 )
 from flopwise.training.blocks import Kernels
@@ -62,7 +62,7 @@ from flopwise.training.memory import (
     tensor_bytes,
 )  # fmt: skip
 from flopwise.training.stage_memory import moved_bytes
-from flopwise.training.stages import FULL
+from flopwise.training.stages import FULL, layers_of_fullest
 from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
 from flopwise.values import dataclass, replace
@@ -75,12 +75,12 @@ Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 BLOCK_CELLS = 2**14
 """Devices times inner combinations that are evaluated at once: what is on the way stays in the processor's cache."""
+PARTS = 8
+"""Parts of the range in which the fewest blocks lie, whose ends are tried at once where memory falls unevenly."""
 FEW = 1024
 """Candidates of a family up to which its memory is evaluated with that of others, candidate by candidate."""
 CALL_CANDIDATES = 10_000
 """Candidates whose steps take as long as what the calls of a step's formulas cost, however few candidates there are."""
-PARTIAL_MODES = tuple(range(FULL + 1, FULL + 1 + len(PARTIALS)))
-"""Their places among the modes of a step table."""
 TIE = 1.08
 """Layouts whose steps are no longer than this many times the fastest are as fast.
 
@@ -180,6 +180,35 @@ class LayoutSearch:
             self._partial_bytes["rows"] = known = every[order]
             self._partial_bytes["bytes"] = np.concatenate([before, nbytes], axis=1)[:, order]
         return self._partial_bytes["bytes"][:, np.searchsorted(known, rows)]
+
+    def chunk_blocks(self, layout: Layout) -> Column:
+        """Blocks of a chunk of the fullest stage; shape of the columns."""
+        stack = self.model.stacks[0]
+        stages = layers_of_fullest(stack.num_layers, layout.pp, stack.output_heads)
+        return np.asarray(-(-stages // np.asarray(layout.interleave)))
+
+    def fewest_first(
+        self, layout: Layout, chunk: Column, undecided: Undecided, capacity: float
+    ) -> tuple[Column, Floats]:  # fmt: skip
+        """First blocks of each chunk with whose full recompute alone `layout` fits, at least, and the tensors' bytes.
+
+        Candidates have full recompute of the blocks of a `chunk`, and fit with it, and do not fit without. A block more
+        never takes memory, and each saves about as much.
+        """
+        none, full = undecided.none_bytes, undecided.full_bytes
+        few, many, nbytes = np.zeros_like(chunk), chunk.copy(), full.copy()
+        chord = np.ceil(chunk * ((none - capacity) / (none - full))).astype(chunk.dtype) + np.arange(-1, 2)[:, None]
+        parts, turn = np.arange(1, PARTS)[:, None], 0
+        while (open_ := np.flatnonzero(many - few > 1)).size:
+            low, high = few[open_], many[open_]
+            tried = low + parts * (high - low) // PARTS if turn else chord[:, open_]
+            tried, turn = np.clip(tried, low + 1, high - 1), turn + 1
+            needed = allocated_and_host(self.memory, replace(layout.take(open_), recompute_first=tried))[0]
+            fits = needed <= capacity
+            few[open_] = np.where(fits, low, tried).max(axis=0)
+            many[open_] = np.where(fits, tried, high).min(axis=0)
+            nbytes[open_] = np.where(fits, needed, nbytes[open_]).max(axis=0)
+        return many, nbytes
 
     def with_memory(self) -> LayoutSearch:
         """The same with the memory of its space evaluated, chunk by chunk; the host's where something lives there.
@@ -345,19 +374,46 @@ class Rows(NamedTuple):
         """Only these candidates."""
         return Rows._make(column[kept] for column in self)
 
+    def simplest(self, least_s: Floats) -> Index:
+        """Of each number of GPUs the place of the simplest that is as fast as the fastest, which takes `least_s`."""
+        as_fast = np.flatnonzero(self.step_s <= TIE * least_s[self.num_gpus])
+        step_s = self.step_s[as_fast]
+        key = self.kinds[as_fast] + step_s / (1.0 + step_s.max(initial=0.0))
+        return as_fast[_least_per_count(self.num_gpus[as_fast], key)]
+
+
+class Undecided(NamedTuple):
+    """Rows of full recompute that may be better with that of some blocks; of each what it takes without any."""
+
+    row: Index
+    none_s: Floats
+    num_gpus: NDArray[np.int64]
+    kinds: Index
+    none_bytes: Floats
+    full_bytes: Floats
+
+    @classmethod
+    def of(cls, parts: Sequence[Undecided]) -> Undecided:
+        """All of `parts`, in one."""
+        if not parts:
+            return cls._make([np.empty(0, dtype=np.intp)] * len(cls._fields))
+        return cls._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
+
+    def take(self, kept: Mask | Index) -> Undecided:
+        """Only these rows."""
+        return Undecided._make(column[kept] for column in self)
+
 
 class GivenSettings(NamedTuple):
     """The settings that are given of a layout whose degrees are searched.
 
-    `like`: what is no column of a candidate; `interleave`, `schedule`: those of pipelines, as `needed` says in words;
-    `pp`: the pipeline degree.
+    `like`: what is no column of a candidate; `interleave`, `schedule`: those of pipelines, as `needed` says in words.
     """
 
     like: Layout = Layout()
     interleave: int | None = None
     schedule: str | None = None
     needed: str | None = None
-    pp: int | None = None
 
     @property
     def narrows(self) -> bool:
@@ -369,7 +425,7 @@ class GivenSettings(NamedTuple):
         chunks: tuple[int, ...] = () if self.interleave is None else (self.interleave,)
         if not chunks and (self.schedule or "").strip().lower().startswith("interleaved") and not tried.alone:
             chunks = tuple(tried.virtual)
-        return tried._replace(chunks=chunks, needed=self.needed is not None, degree=self.pp)
+        return tried._replace(chunks=chunks, needed=self.needed is not None)
 
 
 def layout_search(
@@ -483,7 +539,7 @@ class _NodeSearch:
     capacity: float  # bytes of tensors that a device holds
     least_s: Floats = field(default_factory=lambda: np.empty((0, KINDS + 1)))
     parts: list[Rows] = field(default_factory=list)
-    undecided: list[tuple[Index, Floats, NDArray[np.int64], Index]] = field(default_factory=list)
+    undecided: list[Undecided] = field(default_factory=list)
     considered: int = 0
     timed: int = 0
     fitting: int = 0
@@ -567,7 +623,7 @@ class _NodeSearch:
         if self.search.space.like.recomputes_some:  # at least what a step without takes
             modes = (0,) * len(modes)
         if self.recomputes_some(family):
-            modes, possible = modes + PARTIAL_MODES, np.concatenate([possible, *[possible[FULL:]] * len(EVERY)])
+            possible = np.concatenate([possible[:1] | possible[FULL:], possible[1:]])
         each_s = floor_s(table, self.search.space, family.take(piece.meshes), modes)
         return np.asarray(np.where(possible, each_s, np.inf).min(axis=0))
 
@@ -598,17 +654,18 @@ class _NodeSearch:
         joined, places = Family.union([family.take(piece.meshes) for family, _, piece in pieces])
         whole_s = steps_s(table, self.search.space, joined)
         shape, modes = (joined.choices, joined.meshes), len(joined.recomputes)
-        nbytes, first_row = np.full(shape, np.inf), np.empty((len(pieces), joined.choices), dtype=np.intp)
+        nbytes, fits = np.full(shape, np.inf), np.zeros(shape, dtype=bool)
+        first_row = np.empty((len(pieces), joined.choices), dtype=np.intp)
         of_mesh = np.repeat(np.arange(len(pieces)), [piece.meshes.size for _, _, piece in pieces])
         end = 0
         for (family, start, piece), first, own in zip(pieces, first_row, places, strict=True):
             here = slice(end, end := end + piece.meshes.size)
-            nbytes[own, here] = np.where(piece.fits, piece.nbytes, np.inf).reshape(family.choices, -1)
+            nbytes[own, here] = piece.nbytes.reshape(family.choices, -1)
+            fits[own, here] = piece.fits.reshape(family.choices, -1)
             first[own] = np.arange(family.choices) * family.meshes + start
             self.timed += piece.fits.size
         meshes = np.concatenate([piece.meshes for _, _, piece in pieces])
         kinds = np.concatenate([piece.kinds for _, _, piece in pieces])
-        fits = np.isfinite(nbytes)
         step = np.where(fits, whole_s.reshape(shape), np.inf)
         best = step.argmin(axis=0)
         choice, mesh = np.nonzero(fits) if every else (best, np.arange(best.size))
@@ -621,23 +678,38 @@ class _NodeSearch:
         self.add_least(self.parts[-1].num_gpus, self.parts[-1].kinds, self.parts[-1].step_s)
         if self.recomputes_some(joined):
             by_mode = (-1, modes, joined.meshes)
-            fits, none_s = fits.reshape(by_mode), whole_s.reshape(by_mode)[:, 0]
+            fits, nbytes, none_s = fits.reshape(by_mode), nbytes.reshape(by_mode), whole_s.reshape(by_mode)[:, 0]
             maybe = fits[:, FULL] & ~fits[:, 0]
             if not every:
                 maybe &= none_s < step[best, mesh]
             turn, mesh = np.nonzero(maybe)
             rows = first_row[of_mesh[mesh], turn * modes + FULL] + meshes[mesh]
-            self.undecided.append((rows, none_s[maybe], joined.num_gpus[mesh], kinds[mesh]))
+            bytes_of = (nbytes[:, mode][maybe] for mode in (0, FULL))
+            self.undecided.append(Undecided(rows, none_s[maybe], joined.num_gpus[mesh], kinds[mesh], *bytes_of))
 
-    def undecided_rows(self, *, every: bool) -> Index:
-        """Rows of full recompute that might be better with some blocks: their steps without any beat the fastest."""
-        if not self.undecided:
-            return np.empty(0, dtype=np.int64)
-        rows, none_s, gpus, kinds = (np.concatenate(columns) for columns in zip(*self.undecided, strict=True))
-        if every:
-            return rows
-        open_rows: Index = rows[none_s < self.to_beat_s(gpus, kinds)]
-        return open_rows
+    def recompute_first(self, table: StepTable, undecided: Undecided, *, every: bool) -> None:
+        """Add those of full recompute that fit with that of fewer blocks than all, with the fewest first blocks.
+
+        Those that may be the fastest, unless `every` one is kept.
+        """
+        if not every:
+            undecided = undecided.take(undecided.none_s < self.to_beat_s(undecided.num_gpus, undecided.kinds))
+        if not undecided.row.size:
+            return
+        inner, degree, whole = self.search.space.at_rows(undecided.row)
+        chunk = self.search.chunk_blocks(whole)
+        blocks, nbytes = self.search.fewest_first(whole, chunk, undecided, self.capacity)
+        fewer = np.flatnonzero(blocks < chunk)
+        if not fewer.size:
+            return
+        blocks, some = blocks[fewer], undecided.take(fewer)
+        layout = replace(whole.take(fewer), recompute_first=blocks)
+        step_s = np.asarray(whole_step_s(table, inner[fewer], degree[fewer], layout))
+        self.timed += step_s.size
+        rows = self.search.space.rows_of_first(some.row, blocks)
+        new = Rows(rows, step_s, some.num_gpus, nbytes[fewer], some.kinds)
+        self.parts.append(new if every else new.take(step_s < self.to_beat_s(new.num_gpus, new.kinds)))
+        self.add_least(new.num_gpus, new.kinds, new.step_s)
 
     def recompute_partly(self, table: StepTable, rows: Index, *, every: bool) -> None:
         """Add those of `rows` that fit with full recompute of each of `EVERY` only; `table` has `PARTIALS`.
@@ -663,17 +735,26 @@ class _NodeSearch:
                 self.parts.append(Rows._make(np.broadcast_to(column, fits.shape)[fits] for column in columns))
 
     def rows(self, *, every: bool) -> Rows:
-        """All rows as one: for each number of GPUs the fastest and the simplest as fast, unless `every` is kept."""
+        """All rows as one: for each number of GPUs the fastest and the simplest as fast, unless `every` is kept.
+
+        Recompute of first blocks, which few trainers have an option for, is chosen for its speed: it has to be as fast
+        as what would be chosen without.
+        """
         if not self.parts:
             return Rows._make([np.empty(0)] * len(Rows._fields))
         merged = Rows._make(np.concatenate(columns) for columns in zip(*self.parts, strict=True))
         if every:
             return merged
+        first = self.search.space.has_first(merged.row)
+        if first.any():
+            most_s = np.full(len(self.least_s), np.inf)
+            others, least_s = merged.take(~first), most_s.copy()
+            np.minimum.at(least_s, others.num_gpus, others.step_s)
+            chosen = others.take(others.simplest(least_s))
+            most_s[chosen.num_gpus] = chosen.step_s
+            merged = merged.take(~first | (merged.step_s <= most_s[merged.num_gpus]))
         best = _least_per_count(merged.num_gpus, merged.step_s)
-        as_fast = np.flatnonzero(merged.step_s <= TIE * self.least_s[merged.num_gpus, KINDS])
-        some = merged.take(as_fast)
-        simplest = _least_per_count(some.num_gpus, some.kinds + some.step_s / (1.0 + some.step_s.max(initial=0.0)))
-        return merged.take(ascending(np.concatenate([best, as_fast[simplest]])))
+        return merged.take(ascending(np.concatenate([best, merged.simplest(self.least_s[:, KINDS])])))
 
 
 def timed_layouts(
@@ -699,7 +780,10 @@ def timed_layouts(
         going.start(after)
         for some in ([piece] for piece in pieces) if every else going.beatable(table, pieces):
             going.time(table, some, every=every)
-        going.recompute_partly(table, going.undecided_rows(every=every), every=every)
+        undecided = Undecided.of(going.undecided)
+        going.recompute_first(table, undecided, every=every)
+        open_ = undecided.none_s < going.to_beat_s(undecided.num_gpus, undecided.kinds)
+        going.recompute_partly(table, undecided.row if every else undecided.row[open_], every=every)
     best = going.rows(every=every)
     kept = goodput_frac(best.num_gpus, search.checkpoint_bytes, search.conditions.reliability)
     return TimedLayouts(
@@ -777,63 +861,25 @@ def fastest_layout(
     least memory: the likeliest to fit. Returns the layout, the number of layouts and how many of them fit with
     `FITS_WITH`, or None if there is no layout.
     """
-    given, max_pp = given or GivenSettings(), defaults.SEARCHED_STAGES
-    every = [given]
-    if given.like.recompute_first:  # blocks of a stage: a step table of theirs is of one pipeline degree
-        every = [given._replace(pp=int(pp)) for pp in pipeline_degrees(model.stacks[0].num_layers, min(max_pp, gpus))]
-    searches = [
-        layout_search(
-            model, recipe, most=gpus, least=gpus, max_tp=min(built.fabric.domain, 8), max_pp=max_pp,
-            recomputes=MODES if recompute is None else (recompute,), micro_batch=micro_batch, schedule=given.schedule,
-            given=one,
-        )
-        for one in every
-    ]  # fmt: skip
-    searches = [search for search in searches if search.space.size]
-    if not searches:
+    given = given or GivenSettings()
+    search = layout_search(
+        model, recipe, most=gpus, least=gpus, max_tp=min(built.fabric.domain, 8), max_pp=defaults.SEARCHED_STAGES,
+        recomputes=MODES if recompute is None else (recompute,), micro_batch=micro_batch, schedule=given.schedule,
+        given=given,
+    )  # fmt: skip
+    tried = search.space.size
+    if not tried:
         return None
-    tried = sum(search.space.size for search in searches)
     anywhere = AnyNodes(built, host_bytes=np.inf)  # what hosts hold is not known of accelerators alone
     for sure in (FITS_WITH, defaults.CONFIDENCE):
         most = confident_capacity_bytes(recipe, built.accelerator, sure)
         margin = built.accelerator.hbm_bytes / most
-        found = [(search, timed_layouts(search, anywhere, 1.0, StepTables(), margin=margin)) for search in searches]
-        fitting = [(search, timed) for search, timed in found if timed.rows.size]
-        if fitting:
-            break
-    else:
-        search = min(searches, key=_least_allocated_bytes)
-        flat = np.concatenate([nbytes.ravel() for nbytes in search.allocated_bytes])
-        return search.space.layout(int(flat.argmin())), tried, 0
-    rows = [(search, int(row)) for search, timed in fitting for row in timed.rows]
-    step_s, kinds = (np.concatenate([getattr(timed, name) for _, timed in fitting]) for name in ("step_s", "kinds"))
-    search, row = rows[_simplest(step_s, kinds)]
-    layout = search.space.layout(row)
-    if recompute is None and RECOMPUTE[0] in recipe.recomputes:
-        layout = _with_fewest_recomputed(search, layout, tensor_bytes(most, recipe.stack, built.accelerator.kind))
-    return layout, tried, sum(timed.fitting for _, timed in found) if sure == FITS_WITH else 0
-
-
-def _least_allocated_bytes(search: LayoutSearch) -> float:
-    """The bytes of tensors of the smallest candidate."""
-    return min(float(nbytes.min()) for nbytes in search.allocated_bytes)
-
-
-def _with_fewest_recomputed(search: LayoutSearch, layout: Layout, capacity: float) -> Layout:
-    """`layout` with full recompute of the fewest first blocks with which it fits, where these are fewer than its own.
-
-    Never slower: recompute of a block more takes time.
-    """
-    if int(layout.recompute) != FULL:
-        return layout
-    table, chunks = MemoryTable(search.model, search.recipe), int(layout.interleave)
-    of_stage = -(-search.model.stacks[0].num_layers // int(layout.pp))
-    recomputed = -(-of_stage // int(layout.recompute_every))
-    for blocks in range(1, -(-recomputed // chunks)):
-        fewer = replace(layout, recompute_every=1, recompute_first=blocks)
-        if allocated_and_host(table, fewer)[0] <= capacity:
-            return fewer
-    return layout
+        timed = timed_layouts(search, anywhere, 1.0, StepTables(), margin=margin)
+        if timed.rows.size:
+            row = int(timed.rows[_simplest(timed.step_s, timed.kinds)])
+            return search.space.layout(row), tried, timed.fitting if sure == FITS_WITH else 0
+    flat = np.concatenate([nbytes.ravel() for nbytes in search.allocated_bytes])
+    return search.space.layout(int(flat.argmin())), tried, 0
 
 
 def inner_combinations(

@@ -86,8 +86,7 @@ class Pipelines(NamedTuple):
     """Schedules that are tried in pipelines: 1F1B, interleaved or not, and `codes`; or those alone.
 
     `unpiped`, `piped`: ZeRO stages that are tried without a pipeline and in one. `chunks`: virtual stages of a rank
-    that are tried, where not all. `needed`: only pipelines are tried. `most`: their largest degree; `degree`: the only
-    one that is tried.
+    that are tried, where not all. `needed`: only pipelines are tried. `most`: their largest degree.
     """
 
     codes: tuple[int, ...] = ()
@@ -98,7 +97,6 @@ class Pipelines(NamedTuple):
     chunks: tuple[int, ...] = ()
     needed: bool = False
     most: int = MAX_PP
-    degree: int | None = None
 
     @property
     def virtual(self) -> Iterator[int]:
@@ -222,7 +220,8 @@ class FlatColumns(NamedTuple):
 class Space:
     """Candidates; a row is its number over all families, in their order, each laid out as `Family.shape`.
 
-    Rows from `size` on are the same once more for each of `EVERY`: full recompute of these blocks only.
+    Rows from `size` on are the same once more for each of `EVERY`, and for each number of first blocks: full recompute
+    of these blocks only.
     """
 
     inner: Inner
@@ -241,11 +240,8 @@ class Space:
 
     @property
     def partials(self) -> tuple[Partial, ...]:
-        """The ways of partial recompute among the candidates: as given, or those that are tried."""
-        if not self.like.recomputes_some:
-            return PARTIALS
-        chunks = sorted({turn.interleave for family in self.families for turn in family.turns})
-        return partials_of(replace(self.like, interleave=np.array(chunks or [1])))
+        """Recompute of every n-th block among the candidates: as given, or those that are tried."""
+        return partials_of(self.like) if self.like.recomputes_some else PARTIALS
 
     @property
     def size(self) -> int:
@@ -279,6 +275,14 @@ class Space:
             schedule=choice(schedules, 1) if any(schedules) else 0, recompute=choice(family.recomputes, 2),
         )  # fmt: skip
 
+    def rows_of_first(self, rows: Index, blocks: Column) -> Index:
+        """Of these rows with full recompute those with recompute of so many first blocks of each chunk only."""
+        return rows + (len(EVERY) + blocks) * self.size
+
+    def has_first(self, rows: Index) -> NDArray[np.bool_]:
+        """True for the rows of `rows_of_first`."""
+        return rows >= (1 + len(EVERY)) * self.size
+
     def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
         """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""
         some, rows = np.divmod(rows, max(self.size, 1))
@@ -290,7 +294,8 @@ class Space:
         columns = (
             dp, self.inner.tp[inner], self.degrees[degree], self.inner.cp[inner], self.inner.ep[inner], zero, shard,
             self.inner.micro_batch[inner], interleave, schedule, recompute,
-            np.array((self.like.recompute_every, *EVERY))[some],
+            np.array((self.like.recompute_every, *EVERY))[np.where(some > len(EVERY), 0, some)],
+            np.where(some > len(EVERY), some - len(EVERY), self.like.recompute_first),
         )  # fmt: skip
         return inner, degree, self._layout_of(**dict(zip(COLUMNS, columns, strict=True)))
 
@@ -351,7 +356,6 @@ def layouts(
     """
     pipelines = pipelines or Pipelines()
     degrees = pipeline_degrees(limits.layers, min(pipelines.most, most))
-    degrees = degrees if pipelines.degree is None else np.array([pipelines.degree])
     replicas = divisors(limits.global_batch, most)
     ruled_out: Counter[str] = Counter()
     ranks = (inner.tp * inner.cp)[:, None] * degrees

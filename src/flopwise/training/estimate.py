@@ -33,7 +33,7 @@ from flopwise.training.routing import check_routing
 from flopwise.training.run import StepRun
 from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, schedule_text
 from flopwise.training.stage_memory import moved_bytes
-from flopwise.training.stages import mode_index, partials_of, uneven_layers
+from flopwise.training.stages import partials_of, uneven_layers
 from flopwise.training.step import FRESH_MEMORY, WAITING, balanced_parts, host_s
 from flopwise.training.step_table import EXPERT_IMBALANCE, DeviceKernels, StepTable, step_table
 from flopwise.training.storage import LINE
@@ -144,11 +144,14 @@ def single_table(job: TrainJob, like: StepTable | None = None) -> StepTable:
 
 
 def _of_table(layout: Layout) -> Layout:
-    """The layout as its step table has it: one replica, whatever replicas shard, whichever schedule they follow."""
-    chunks = layout.interleave if layout.recompute_first else 1
+    """The layout as its step table has it: one replica, whatever replicas shard, whichever schedule they follow.
+
+    First blocks that are computed again set what of the activations moves.
+    """
+    first = layout.recompute_first if layout.offload_activations else 0
     return replace(
-        layout, dp=1, zero=0, shard=0, schedule=0, recompute=0, interleave=chunks, offload_optimizer=False,
-        offload_parameters=False,
+        layout, dp=1, zero=0, shard=0, schedule=0, recompute=0, recompute_first=first,
+        interleave=layout.interleave if first else 1, offload_optimizer=False, offload_parameters=False,
     )  # fmt: skip
 
 
@@ -163,6 +166,7 @@ def single_inner(layout: Layout) -> Inner:
     return Inner(*(np.array([int(value)]) for value in (layout.tp, layout.cp, layout.ep, layout.micro_batch)))
 
 
+_FIRST = np.zeros((), dtype=np.intp)  # of the axes of a table of one layout
 _KERNELS = OrderedDict[tuple[object, ...], tuple[Inner, DeviceKernels]]()
 
 
@@ -368,8 +372,8 @@ def step_bounds(job: TrainJob, table: StepTable) -> tuple[float, float]:
     """
     stack = replace(job.recipe.stack, tp_overlap=0.0, ep_overlap=0.0, dp_overlap=0.0, ring_overlap=0.0)
     alone = replace(job, recipe=replace(job.recipe, stack=stack))
-    mode = int(mode_index(job.layout, table.partials))
-    launch_s = job.micro_batches * float(host_s(table, mode, 0, 0))
+    modes, at = table.modes(job.layout, _FIRST, _FIRST)
+    launch_s = job.micro_batches * float(host_s(modes, *at))
     serial = replace(single_table(alone, like=table), serial=True)
     return least_step_s(job, table), sum(single_parts(serial, job.layout).values()) + launch_s
 
@@ -470,7 +474,8 @@ def again_frac(table: StepTable, layout: Layout) -> float:
 
     Source: `Kernels.recomputed_part`. Assumes: causal attention counted as computed.
     """
-    return float(table.again_flops[mode_index(layout, table.partials), 0] / table.forward_flops[0])
+    modes, (mode, _, inner) = table.modes(layout, _FIRST, _FIRST)
+    return float(modes.again_flops[mode, inner] / table.forward_flops[0])
 
 
 def bound(job: TrainJob, parts: dict[str, float], table: StepTable) -> str:

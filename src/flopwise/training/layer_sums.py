@@ -223,14 +223,13 @@ class MemoryTable:
 
     def sums(self, layout: Layout) -> tuple[Sums, Array]:
         """Sums of (at least) the distinct (tp, ep, cp) of `layout`, and each candidate's index into them."""
-        some = () if layout.recompute_first else partials_of(layout)
+        some = partials_of(layout)
         rows = self._prepared_rows(layout)
         if rows is None:
             (tp, ep, cp), rows = distinct(layout.tp, layout.ep, layout.cp)
         else:
             tp, ep, cp = self._prepared
-            if not some and not layout.recompute_first:
-                some = self._partials  # modes without them are the same
+            some = some or self._partials  # modes without them are the same
         key = (tp.tobytes(), ep.tobytes(), cp.tobytes(), layout.sequence_parallel, some)
         if key not in self._known:
             load = expert_load(self.model, self.recipe, ep)

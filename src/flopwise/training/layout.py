@@ -38,7 +38,7 @@ Source: Llama 3 (arXiv:2407.21783) section 3.3.2; Megatron-LM, account_for_embed
 """
 COLUMNS = (
     "dp", "tp", "pp", "cp", "ep", "zero", "shard", "micro_batch", "interleave", "schedule", "recompute",
-    "recompute_every",
+    "recompute_every", "recompute_first",
 )  # fmt: skip
 """Fields of a `Layout` that may be arrays."""
 
@@ -69,7 +69,7 @@ class Layout:
     schedule: Ints = 0  # place in `schedules.SCHEDULES`: 0 is 1F1B, or interleaved where interleave > 1
     recompute: Ints = 0  # 0 none, 1 selective, 2 full
     recompute_every: Ints = 1  # full recompute of every n-th block only
-    recompute_first: int = 0  # full recompute of this many first blocks of each virtual stage only; 0: of all
+    recompute_first: Ints = 0  # full recompute of this many first blocks of each virtual stage only; 0: of all
     stage_layers: tuple[int, ...] = ()  # layers of each (virtual) pipeline stage, where not as even as can be
     sequence_parallel: bool = True  # norms and residuals are cut along the sequence inside a tp group
     offload_optimizer: bool = False  # states and master weights live in host memory
@@ -106,13 +106,13 @@ class Layout:
     @property
     def recomputes_some(self) -> bool:
         """True if only some blocks of a single layout are computed again."""
-        return int(self.recompute_every) > 1 or self.recompute_first > 0
+        return int(self.recompute_every) > 1 or int(self.recompute_first) > 0
 
     @property
     def recompute_text(self) -> str:
         """The recompute of a single layout, in words."""
         mode, every = RECOMPUTE[int(self.recompute)], int(self.recompute_every)
-        if self.recompute_first:
+        if int(self.recompute_first):
             return f"{mode} of the first {self.recompute_first} blocks of a stage"
         ordinal = {2: "2nd", 3: "3rd"}.get(every, f"{every}th")
         return mode if every == 1 else f"{mode} of every {ordinal} block"
@@ -392,9 +392,9 @@ def check_recompute(layout: Layout) -> None:
     Raises:
         SpecError: says what would do.
     """
-    if int(layout.recompute_every) < 1 or layout.recompute_first < 0:
+    if int(layout.recompute_every) < 1 or int(layout.recompute_first) < 0:
         raise SpecError("blocks to recompute: give every n-th (n from 1), or the first n (n from 1)")
     if layout.recomputes_some and RECOMPUTE[int(layout.recompute)] != "full":
         raise SpecError("recompute of some blocks only is a form of full recompute: give recompute full")
-    if int(layout.recompute_every) > 1 and layout.recompute_first:
+    if int(layout.recompute_every) > 1 and int(layout.recompute_first):
         raise SpecError("recompute every n-th block and recompute of the first blocks are both given; give one of them")

@@ -19,7 +19,6 @@ from flopwise.training.estimate import COMMUNICATION, KEPT_TABLES, TimedStep, si
 from flopwise.training.job import TrainJob
 from flopwise.training.layout import Layout, Recipe
 from flopwise.training.schedules import copies, having
-from flopwise.training.stages import mode_index
 from flopwise.training.step import messages_s
 from flopwise.training.step_table import StepTable
 from flopwise.training.widths import ACT_BYTES
@@ -88,8 +87,9 @@ def _sent_bytes(model: Model, recipe: Recipe, cluster: Cluster, layout: Layout, 
 def _step_bytes(table: StepTable, layout: Layout) -> dict[str, float]:
     """Bytes that a GPU sends in a step over the counted link, by the lines of a step."""
     first, recipe = np.zeros(1, dtype=np.intp), table.recipe
+    modes, at = table.modes(layout, first, first)
     num_micro = float(recipe.global_batch) / (float(layout.dp) * float(layout.micro_batch))
-    stage = dict(zip(table.lines, table.stage_parts[:, mode_index(layout, table.partials), first, first], strict=True))
+    stage = dict(zip(table.lines, modes.stage_parts[:, *at], strict=True))
     sent = {name: float(stage[name].ravel()[0]) * num_micro for name in COMMUNICATION if name in stage}
     sent["pipeline_p2p"] = _hop_bytes(table, layout, table.fabric) * num_micro if int(layout.pp) > 1 else 0.0
     dp, shard = (np.broadcast_to(np.asarray(column), first.shape) for column in (layout.dp, layout.shard))

@@ -14,7 +14,15 @@ from flopwise.ops.types import Array, Floats
 from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Inner, Layout
 from flopwise.training.schedules import Pipe, any_of, copies, having, in_flight
-from flopwise.training.stages import FULL, Partial, left_to_heads, mode_index, partials_of, uneven_layers
+from flopwise.training.stages import (
+    FULL,
+    Partial,
+    first_blocks,
+    left_to_heads,
+    mode_index,
+    partials_of,
+    uneven_layers,
+)
 from flopwise.training.widths import DTYPE_BYTES, Widths, adapter_widths, trained_widths
 from flopwise.values import dataclass, replace
 
@@ -166,8 +174,8 @@ class StageMemory:
             self.lasting = ~alone * 1.0
         self.many = len(self.sums.before)
         self._of_mode = self.sums.activations.shape[1] * self.many
-        modes = np.asarray(layout.recompute) if layout.recompute_first else mode_index(layout, partials_of(layout))
-        self.mode = modes * self._of_mode
+        self.mode = mode_index(layout, partials_of(layout)) * self._of_mode
+        self._first = first_blocks(layout)
         self._known: dict[str, Floats] = {}
         self._stages: dict[Stage, tuple[Array, Array | None]] = {}
 
@@ -312,12 +320,11 @@ class StageMemory:
         kept: Floats = np.take(flat, self.mode + upper)
         if lower is not None:
             kept = kept - np.take(flat, self.mode + lower)
-        if self.layout.recompute_first:  # what follows the first blocks is kept
-            first = self.layout.recompute_first * np.asarray(self.layout.interleave)
-            middle = np.minimum(stage.start + first, stage.stop) * self.many + self.index
+        if self._first.any():  # what follows the first blocks is kept
+            again = np.where(self._first > 0, stage.start + self._first, stage.stop)
+            middle = np.minimum(again, stage.stop) * self.many + self.index
             rest, none = self._of_mode * FULL, np.take(flat, upper) - np.take(flat, middle)
-            less = np.take(flat, rest + upper) - np.take(flat, rest + middle)
-            kept = np.where(np.asarray(self.layout.recompute) == FULL, kept - less + none, kept)
+            kept = kept - (np.take(flat, rest + upper) - np.take(flat, rest + middle)) + none
         if self.table.fp32_stream and self.table.elem_bytes < 4:
             wider = 1.0 + (4.0 / self.table.elem_bytes - 1.0) * (1.0 - self.sharded)
             kept = np.where(np.asarray(self.layout.recompute) == FULL, kept * wider, kept)

@@ -59,6 +59,14 @@ def even_layers(layers: int, stages: int, output_heads: int = 1) -> NDArray[np.i
     return sizes
 
 
+def layers_of_fullest(layers: int, stages: Ints, output_heads: int = 1) -> Ints:
+    """Layers of the stage that has most of them; shape of `stages`.
+
+    Source and assumptions: `even_layers`.
+    """
+    return -(-(layers + left_to_heads(layers, stages, output_heads)) // np.asarray(stages))
+
+
 def cuts_alike(layers: int, stages: Ints, chunks: Ints) -> NDArray[np.bool_]:
     """True where the layers of the fullest of `stages` make so many `chunks` of one size; broadcasts.
 
@@ -96,21 +104,16 @@ def recomputed_layers(edges: NDArray[np.int64], some: Partial) -> NDArray[np.boo
 
 
 def partials_of(layout: Layout) -> tuple[Partial, ...]:
-    """The ways of partial recompute among the candidates of `layout`, in the order of a table's modes."""
-    if layout.recompute_first:
-        return tuple(
-            Partial(first=layout.recompute_first * n) for n in sorted(set(np.ravel(layout.interleave).tolist()))
-        )
+    """Recompute of every n-th block among the candidates of `layout`, in the order of a table's modes."""
     return tuple(Partial(every=n) for n in sorted(set(np.ravel(layout.recompute_every).tolist())) if n > 1)
 
 
 def mode_index(layout: Layout, partials: tuple[Partial, ...]) -> Array:
-    """Each candidate's place among the modes of a table with `partials`; shape of the columns."""
+    """Each candidate's place among the modes of a table with `partials`; shape of the columns.
+
+    That of all blocks where the first ones are computed again (`first_blocks`).
+    """
     modes = np.asarray(layout.recompute)
-    if layout.recompute_first:
-        firsts = np.array([some.first for some in partials])
-        place = np.searchsorted(firsts, layout.recompute_first * np.asarray(layout.interleave))
-        return np.where(modes == FULL, FULL + 1 + place, modes)
     every = np.asarray(layout.recompute_every)
     if every.max() == 1:
         return modes
@@ -118,7 +121,24 @@ def mode_index(layout: Layout, partials: tuple[Partial, ...]) -> Array:
     return np.where((every > 1) & (modes == FULL), FULL + 1 + np.searchsorted(known, every), modes)
 
 
-@lru_cache(maxsize=1024)
+def first_blocks(layout: Layout) -> Array:
+    """The number of first blocks of each stage, over its chunks, that are computed again; 0 where it is not of those.
+
+    Source: Megatron-LM, `recompute_method=block`: `recompute_num_layers` of each virtual stage.
+    Assumes: chunks of a stage count as neighbours.
+    """
+    of_stage = np.asarray(layout.recompute_first) * np.asarray(layout.interleave)
+    return np.where(np.asarray(layout.recompute) == FULL, of_stage, 0) if of_stage.any() else of_stage
+
+
+def recomputes_all(layout: Layout) -> NDArray[np.bool_]:
+    """True where all blocks are computed again; shape of the columns."""
+    some = (np.asarray(layout.recompute_every) > 1) | (np.asarray(layout.recompute_first) > 0)
+    again: NDArray[np.bool_] = (np.asarray(layout.recompute) == FULL) & ~some
+    return again
+
+
+@lru_cache(maxsize=4096)
 def stage_layer_counts(
     order: tuple[int, ...],
     num_kinds: int,
@@ -145,7 +165,7 @@ def stage_layer_counts(
     return counts
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def stage_weights(
     order: tuple[int, ...],
     num_kinds: int,

@@ -22,7 +22,7 @@ from flopwise.ops.types import Array, Floats, Ints
 from flopwise.training.layout import shard_ranks
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.schedules import Others, Pipe, any_of, bubble_s, copies, having, paired_frac
-from flopwise.training.stages import FULL, mode_index
+from flopwise.training.stages import recomputes_all
 from flopwise.training.step_table import STAGE_PARTS, StepTable
 from flopwise.training.stragglers import STRAGGLERS, waiting_frac
 from flopwise.training.widths import (
@@ -92,20 +92,19 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
     FSDP; `states_transfer_s` and `passes_transfer_s` for what lives in host memory.
     Assumes: every micro-batch is alike.
     """
-    recipe, pp, dp = table.recipe, table.degrees[degree], layout.dp
-    interleave, recompute = layout.interleave, mode_index(layout, table.partials)
+    recipe, pp, dp, interleave = table.recipe, table.degrees[degree], layout.dp, layout.interleave
+    modes, at = table.modes(layout, degree, inner)
     micro = table.inner.micro_batch[inner]
     num_micro = recipe.global_batch / (dp * micro)
-    stage = table.stage_parts[:, recompute, degree, inner]
-    stage_s = table.stage_s[recompute, degree, inner]
+    stage, stage_s = modes.stage_parts[:, *at], modes.stage_s[at]
     parts: dict[str, Floats] = dict(zip(table.lines, stage * num_micro, strict=True))
     pipe, piped = Pipe(pp, interleave, num_micro), int(pp.max(initial=1)) > 1
     parts["pipeline_bubble"] = 0.0
     if piped:
-        others = others_s(table, recompute, degree, inner, layout.schedule)
+        others = others_s(modes, at, recomputes_all(layout), layout.schedule)
         parts["pipeline_bubble"] = bubble_s(layout.schedule, others, pipe) * (pp > 1)
     if hides_beside(table, layout.schedule):
-        beside = table.stage_beside_s[recompute, degree, inner]
+        beside = modes.stage_beside_s[at]
         parts[ROUTED] = parts[ROUTED] - hidden_beside_s(table, inner, pipe, layout.schedule, beside)
     if recipe.documents is not None:
         each = np.asarray(layout.zero) > 2
@@ -134,7 +133,7 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
             exposed = states_transfer_s(owned, grad_bytes, ACT_BYTES, rates, backward_s, update_s)
         if layout.offload_parameters or layout.offload_activations:
             weights = owned * (ACT_BYTES if layout.offload_parameters else 0.0)
-            moved = 0.0 if table.moved_bytes is None else table.moved_bytes[recompute, degree, inner]
+            moved = 0.0 if modes.moved_bytes is None else modes.moved_bytes[at]
             exposed = exposed + passes_transfer_s(weights, moved, rates, forward_s, backward_s, num_micro)
         parts["offload"] = exposed
     parts["launch"] = num_micro * launch_s(table, degree, inner, stage, stage_s)
@@ -184,19 +183,22 @@ def launch_s(table: StepTable, degree: Index, inner: Index, stage: Array, stage_
     return np.maximum(0.0, seconds - stage_s) + _counts_s(table, degree, inner, stage)
 
 
-def others_s(table: StepTable, mode: Array, degree: Index, inner: Index, schedule: Ints) -> Others:
+def others_s(modes: StepTable, at: tuple[Index, Index, Index], again: NDArray[np.bool_], schedule: Ints) -> Others:
     """Seconds of one micro-batch on all stages but the busiest; shares of passes only where a schedule asks for them.
+
+    `modes`, `at`: as of `StepTable.modes`. `again`: all blocks are computed again.
 
     Source: sums over stages. Assumes: a forward pass has its part of the messages: half, a third where it runs again.
     """
-    others = Others(table.rest_s[mode, degree, inner], 0.0)
+    mode, _, inner = at
+    others = Others(modes.rest_s[at], 0.0)
     if not any_of(schedule, lambda one: one.splits_backward):
         return others
-    stage = table.stage_parts[:, mode, degree, inner]
-    weight_s = table.weight_s[inner] - table.stage_weight_s[mode, degree, inner]
-    passes = 2.0 + (np.asarray(mode) == FULL)
-    whole = table.model_parts[mode, 0, inner] - stage[0]
-    messages = sum(table.model_parts[mode, i, inner] - stage[i] for i in range(*_MESSAGES.indices(len(stage))))
+    stage = modes.stage_parts[:, *at]
+    weight_s = modes.weight_s[inner] - modes.stage_weight_s[at]
+    passes = 2.0 + again
+    whole = modes.model_parts[mode, 0, inner] - stage[0]
+    messages = sum(modes.model_parts[mode, i, inner] - stage[i] for i in range(*_MESSAGES.indices(len(stage))))
     return Others(others.total_s, weight_s, np.maximum(whole + messages / passes, 0.0))
 
 
@@ -279,13 +281,14 @@ def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout
     Source and assumptions: as `step_parts`.
     """
     parts = step_parts(table, inner, degree, layout)
-    mode, pp = mode_index(layout, table.partials), table.degrees[degree]
+    modes, (mode, _, place) = table.modes(layout, degree, inner)
+    pp = table.degrees[degree]
     samples = layout.dp * table.inner.micro_batch[inner]  # of one round of micro-batches
     num_micro = table.recipe.global_batch / samples
     busiest = sum(parts[name] for name in table.lines)
-    mean = {name: num_micro * table.model_parts[mode, i, inner] / pp for i, name in enumerate(table.lines)}
+    mean = {name: num_micro * modes.model_parts[mode, i, place] / pp for i, name in enumerate(table.lines)}
     if hides_beside(table, layout.schedule):
-        beside = table.model_beside_s[mode, inner] / pp
+        beside = modes.model_beside_s[mode, place] / pp
         mean[ROUTED] = mean[ROUTED] - hidden_beside_s(
             table, inner, Pipe(pp, layout.interleave, num_micro), layout.schedule, beside
         )

@@ -19,7 +19,7 @@ from flopwise.training.frozen import run_model
 from flopwise.training.muon import NEWTON_SCHULZ
 from flopwise.training.routing import expert_load
 from flopwise.training.schedules import FORWARD, OTHERS, SCHEDULES, WEIGHTS, Pipe, any_of, schedule_text
-from flopwise.training.stages import mode_index
+from flopwise.training.stages import recomputes_all
 from flopwise.training.step import (
     FRESH_MEMORY,
     HOST_BYTES_PER_S,
@@ -135,11 +135,12 @@ class StepFigures(Ledger):
         self.estimate, self.job = estimate, estimate.job
         self.layout, self.recipe = self.job.layout, self.job.recipe
         self.software, self.lines = self.recipe.stack, dict(estimate.breakdown)
-        self.table = estimate.table
+        first = np.zeros((), dtype=np.intp)
+        self.table, (mode, _, _) = estimate.table.modes(self.layout, first, first)
         self.clock_frac = number(self.table.kernels[0][0].clock_frac)
         self.device = TrainingDevice(self.job.cluster, self.software, self.table.rates, self.clock_frac)
         self.pp, self.micro_batches = int(self.layout.pp), estimate.job.micro_batches
-        self.mode = int(mode_index(self.layout, self.table.partials))
+        self.mode = int(mode)
         mean = self.table.model_parts[self.mode, :, 0] / self.pp
         self.stage = {name: float(seconds) for name, seconds in zip(self.table.lines, mean, strict=True)}
         self.gpus = self.add_given("GPUs", estimate.num_gpus)
@@ -288,7 +289,8 @@ class StepFigures(Ledger):
 
     def _recompute(self) -> Figure:
         """The operations that recompute runs again for one micro-batch."""
-        text, mode = _RECOMPUTED[min(self.mode, 3)], self.add_given("recompute", self.layout.recompute_text)
+        mode = self.add_given("recompute", self.layout.recompute_text)
+        text = _RECOMPUTED[3 if self.layout.recomputes_some else self.mode]
         return self.add_time("recompute of a micro-batch", self.stage["recompute"], text, mode)
 
     def _exchange(self, name: str) -> Figure:
@@ -345,7 +347,8 @@ class StepFigures(Ledger):
             weights = float(table.weight_s[0] - table.stage_weight_s[self.mode, 0, 0])
             inputs.append(self.add_time(WEIGHTS, weights, "weight gradients that fill the bubble"))
         if FORWARD in row.formula:
-            forward = others_s(table, np.array([self.mode]), _ONE, _ONE, code).forward_s
+            at = np.array([self.mode]), _ONE, _ONE
+            forward = others_s(table, at, recomputes_all(self.layout), code).forward_s
             inputs.append(self.add_time(FORWARD, number(forward), "including their part of the messages"))
         few = f"{KERNEL}: {schedule_text(code, chunks)}, fewer micro-batches than stages"
         formula = row.formula if self.micro_batches >= self.pp else few  # else the formulas of papers hold

@@ -16,6 +16,7 @@ from flopwise.cost.precisions import LOW_PRECISIONS
 from flopwise.cost.sustained import MEMORY_POWER, POWER, clock_frac, grouped_kernel, training_rates
 from flopwise.facts.architecture import Embedding, Experts, Linear
 from flopwise.facts.formats import BF16
+from flopwise.ops.columns import distinct
 from flopwise.ops.flops import runs, stack_shape
 from flopwise.ops.shapes import Shape, Split
 from flopwise.ops.tensors import sharded_parameters
@@ -34,7 +35,14 @@ from flopwise.training.blocks import (
 from flopwise.training.frozen import run_model
 from flopwise.training.muon import Matrices, hidden_matrices
 from flopwise.training.routing import expert_load
-from flopwise.training.stages import Partial, heaviest, stage_layer_counts, stage_weights
+from flopwise.training.stages import (
+    Partial,
+    first_blocks,
+    heaviest,
+    mode_index,
+    stage_layer_counts,
+    stage_weights,
+)
 from flopwise.training.stragglers import JITTER_FRAC
 from flopwise.training.widths import ACT_BYTES
 from flopwise.values import dataclass, replace
@@ -46,7 +54,7 @@ if TYPE_CHECKING:
     from flopwise.facts.software import TrainingStack
     from flopwise.ops.types import Floats, Ints
     from flopwise.training.frozen import Block, SplitModel
-    from flopwise.training.layout import Inner, Recipe
+    from flopwise.training.layout import Inner, Layout, Recipe
 
 EXPERT_IMBALANCE = "expert_imbalance"
 """The line of what uneven routing adds to the others; there only where routing is uneven."""
@@ -56,6 +64,7 @@ RECOMPUTE_MODES = 3
 """None, selective, full."""
 BESIDE = 3
 """Rows of `BlockTimes.lines` after those of `STAGE_PARTS`."""
+Index = NDArray[np.intp]
 DeviceKernels = list[list[Kernels]]
 """Kernels of every block on one device: evenly routed, and where routing is uneven on the fullest rank."""
 
@@ -95,6 +104,9 @@ class StepTable:
     wire_s: NDArray[np.float64]  # (blocks, n): messages of every block at datasheet rates
     stages: tuple[NDArray[np.float64], NDArray[np.intp]]  # as `stage_weights`
     partials: tuple[Partial, ...]  # what the modes after the first three are
+    stack: Stack
+    sizes: tuple[int, ...]  # layers of each stage where they are named
+    block_lines: NDArray[np.float64]  # (blocks, 3, parts + 3, n): as `_block_lines`
     kernels: DeviceKernels  # of every block; for a table of other links
     matrices: Matrices | None  # of the heaviest stage, where the optimizer orthogonalises them
     fresh_bytes: NDArray[np.float64] | None = None  # (n,): as `fresh_bytes`, where the device is a CPU
@@ -108,6 +120,49 @@ class StepTable:
     def lines(self) -> tuple[str, ...]:
         """Names of the rows of `stage_parts`."""
         return (*STAGE_PARTS, EXPERT_IMBALANCE)[: len(self.stage_parts)]
+
+    def modes(self, layout: Layout, degree: Index, inner: Index) -> tuple[StepTable, tuple[Index, Index, Index]]:
+        """A table that has the recompute of every candidate of `layout`, and the places of each in its columns by mode.
+
+        The places are those in the axes of mode, degree and inner combination. The table is this one, unless the first
+        blocks of stages are computed again: how many there are is no axis, and the columns by mode are those of the
+        candidates one by one.
+        """
+        first, mode = first_blocks(layout), mode_index(layout, self.partials)
+        if not first.any():
+            return self, (mode, degree, inner)
+        shape = np.broadcast_shapes(mode.shape, np.shape(degree), np.shape(inner), first.shape)
+        mode, d, n, first = (np.broadcast_to(each, shape).ravel() for each in (mode, degree, inner, first))
+        beside = [each[mode, d, n] for each in (self.stage_weight_s, self.stage_beside_s)]
+        stage = np.concatenate([self.stage_parts[:, mode, d, n], beside])
+        rest = [self.weight_s[n], self.model_beside_s[mode, n], self.again_flops[mode, n]]
+        model = np.concatenate([self.model_parts[mode, :, n].T, rest])
+        some = first > 0
+        stage[:, some], model[:, some] = self._first_sums(d[some], n[some], first[some])
+        columns = _columns_by_mode(stage[:, None, None], model[None])
+        moved = self.moved_bytes if self.moved_bytes is None else self.moved_bytes[mode, d, n][None, None]
+        zero = np.zeros(shape, dtype=np.intp)
+        return replace(self, **columns, moved_bytes=moved), (zero, zero, np.arange(mode.size).reshape(shape))
+
+    def _first_sums(self, degree: Index, inner: Index, first: Index) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`_some_sums` of candidates one by one, (parts + 2, candidates) and (parts + 3, candidates).
+
+        The `first` blocks of each stage are computed again.
+        """
+        (degrees, firsts), place = distinct(degree, first)
+        kinds, heads, order = len(self.stack.kinds), self.stack.output_heads, self.stack.order
+        weights, counts = [], []
+        for pp, blocks in zip(self.degrees[degrees].tolist(), firsts.tolist(), strict=True):
+            some = Partial(first=blocks)
+            weights.append(stage_weights(order, kinds, (pp,), self.sizes, some, heads)[0])
+            counts.append(stage_layer_counts(order, kinds, pp, self.sizes, some, heads).sum(axis=0))
+        most = max(map(len, weights))
+        padded = np.stack([np.concatenate([own, own[:1].repeat(most - len(own), axis=0)]) for own in weights])
+        lines = _partly(self.block_lines)[:, 0, :, inner]  # (candidates, blocks, parts + 3)
+        stages = (padded[place] @ lines)[:, :, :-1]
+        busiest = stages[:, :, : lines.shape[2] - BESIDE].sum(axis=2).argmax(axis=1)
+        times = np.pad(np.stack(counts), ((0, 0), (1, 1)), constant_values=1.0)
+        return stages[np.arange(len(place)), busiest].T, (times[place, None] @ lines)[:, 0].T
 
     @property
     def floor_s(self) -> NDArray[np.float64]:
@@ -172,7 +227,7 @@ def step_table(
         dense_params=dense, expert_params=expert, frozen_bytes=still,
         wire_s=_rows(loaded[-1], "wire_s"), stages=(weights, starts), kernels=kernels, partials=partials,
         fresh_bytes=fresh_bytes(model, recipe, inner) if rates.is_host else None,
-        matrices=matrices,
+        matrices=matrices, stack=stack, sizes=sizes, block_lines=lines,
         pairs_passes=any(has_fused_experts(items, recipe) for items, _, _ in block_list(model)),
         pairs_crossing=_crosses_nodes(shared[0], inner) if recipe.stack.pairs_network and model.has_experts else None,
         **_block_sums(stack, degrees, sizes, partials, lines, kernels[0]),
@@ -341,31 +396,55 @@ def _block_sums(
     `lines`: those of every block, (blocks, 3, parts + 3, n). Modes are none, selective and full, then `partials`: full
     recompute of some layers, while others, and what stands before and after the layers, keep everything.
 
+    Source and assumptions: `_some_sums`.
+    """
+    times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=len(stack.kinds)), [1.0]])
+    sums = [_some_sums(stack, degrees, sizes, None, lines)]
+    if partials:
+        partly = _partly(lines)
+        sums += [_some_sums(stack, degrees, sizes, some, partly) for some in partials]
+    stages, whole = zip(*sums, strict=True)
+    return {
+        **_columns_by_mode(np.concatenate(stages, axis=1), np.concatenate(whole)),
+        "forward_flops": np.tensordot(times, _rows(kernels, "forward_flops"), 1),
+    }
+
+
+def _partly(lines: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`lines` of blocks that keep everything, and then of layers that are computed again; modes are one."""
+    return np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]])
+
+
+def _some_sums(
+    stack: Stack, degrees: NDArray[np.int64], sizes: tuple[int, ...], some: Partial | None, blocks: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """Sums of the lines of `blocks` over the heaviest stage, (parts + 2, modes, d, n), and all, (modes, parts + 3, n).
+
+    `some`: the layers that are computed again, of lines as `_partly` has them; None: each mode is of all layers.
+
     Source: sums over blocks. Assumes: `first` of a `Partial` comes with a single pipeline degree.
     """
-    kinds, stages, whole = len(stack.kinds), [], []
-    times = np.concatenate([[1.0], np.bincount(np.asarray(stack.order), minlength=kinds), [1.0]])
-    partly = np.concatenate([lines[:-1, :1], lines[1:-1, 2:], lines[-1:, :1]]) if partials else lines
-    for some in (None, *partials):
-        blocks = lines if some is None else partly
-        weights, starts = stage_weights(stack.order, kinds, tuple(degrees.tolist()), sizes, some, stack.output_heads)
-        stages.append(_heaviest_parts(weights, starts, blocks[:, :, :-1], lines.shape[2] - BESIDE))
-        counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some, stack.output_heads).sum(axis=0)
-        whole.append(np.tensordot(np.concatenate([[1.0], counts, [1.0]]), blocks, 1))
-    heaviest_stage, model = np.concatenate(stages, axis=1), np.concatenate(whole)
-    stage_s, model_s = heaviest_stage[:-2].sum(axis=0), model[:, :-BESIDE].sum(axis=1)
+    kinds = len(stack.kinds)
+    weights, starts = stage_weights(stack.order, kinds, tuple(degrees.tolist()), sizes, some, stack.output_heads)
+    counts = stage_layer_counts(stack.order, kinds, int(degrees[0]), sizes, some, stack.output_heads).sum(axis=0)
+    stage = _heaviest_parts(weights, starts, blocks[:, :, :-1], blocks.shape[2] - BESIDE)
+    return stage, np.tensordot(np.concatenate([[1.0], counts, [1.0]]), blocks, 1)
+
+
+def _columns_by_mode(stage: NDArray[np.float64], model: NDArray[np.float64]) -> dict[str, Any]:
+    """The columns of a `StepTable` by mode, and seconds in gradients of weights, of sums as `_some_sums` has them."""
+    stage_s, model_s = stage[:-2].sum(axis=0), model[:, :-BESIDE].sum(axis=1)
     return {
-        "stage_parts": heaviest_stage[:-2],
+        "stage_parts": stage[:-2],
         "stage_s": stage_s,
         "rest_s": np.maximum(model_s[:, None] - stage_s, 0.0),
-        "stage_weight_s": heaviest_stage[-2],
-        "stage_beside_s": heaviest_stage[-1],
+        "stage_weight_s": stage[-2],
+        "stage_beside_s": stage[-1],
         "model_parts": model[:, :-BESIDE],
         "model_s": model_s,
         "weight_s": model[0, -3],
         "model_beside_s": model[:, -2],
         "again_flops": model[:, -1],
-        "forward_flops": np.tensordot(times, _rows(kernels, "forward_flops"), 1),
     }
 
 

@@ -234,9 +234,10 @@ def _recompute(job: TrainJob, shape: DecoderShape) -> Iterator[str]:
         yield from modules or RECOMPUTED[selective]
         return
     every, chunks = int(job.layout.recompute_every), int(job.layout.pp) * int(job.layout.interleave)
+    blocks = int(job.layout.recompute_first) or (math.ceil(shape.layers / chunks / every) if every > 1 else 0)
     yield from _flag("recompute-granularity", "full")
-    yield from _flag("recompute-method", "uniform" if every == 1 else "block")
-    yield from _flag("recompute-num-layers", 1 if every == 1 else math.ceil(shape.layers / chunks / every))
+    yield from _flag("recompute-method", "block" if blocks else "uniform")
+    yield from _flag("recompute-num-layers", blocks or 1)
 
 
 def _training(deployment: Deployment) -> Iterator[str]:

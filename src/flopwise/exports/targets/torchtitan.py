@@ -52,8 +52,8 @@ def refusals(deployment: Deployment) -> Iterator[str]:
     offload = set(layout.get("offload", ()))
     if "activations" in offload or len(offload) == 1:
         yield "torchtitan offloads parameters, gradients and states together, and no activations"
-    if layout["recompute_every"] > 1:
-        yield "torchtitan recomputes all blocks, fully or in part, not every n-th"
+    if layout["recompute_every"] > 1 or layout.get("recompute_first"):
+        yield "torchtitan recomputes all blocks, fully or in part, not every n-th or the first ones"
     if layout["zero"] and layout["shard"] and layout["cp"] > 1:
         yield "HSDP groups of torchtitan hold whole sequences; plan again without --shard"
     if deployment.accelerator.vendor.lower() not in {"nvidia", "amd", "intel"}:

@@ -135,7 +135,8 @@ export function layout(degrees) {
   if ((degrees.schedule ?? "1f1b") !== "1f1b") words.push(degrees.schedule);
   if ("micro_batch" in degrees) words.push(`mb${degrees.micro_batch}`);
   if ((degrees.recompute ?? "none") !== "none") {
-    words.push(`recompute ${degrees.recompute}${(degrees.recompute_every ?? 1) > 1 ? `/${degrees.recompute_every}` : ""}`);
+    const every = (degrees.recompute_every ?? 1) > 1 ? `/${degrees.recompute_every}` : "";
+    words.push(`recompute ${degrees.recompute}${degrees.recompute_first ? ` of first ${degrees.recompute_first}` : every}`);
   }
   if (degrees.offload?.length) words.push(`offload ${degrees.offload.join("+")}`);
   if ("replicas" in degrees) words.push(`${degrees.replicas} replica${degrees.replicas === 1 ? "" : "s"}`, `batch ${degrees.max_batch}`);
