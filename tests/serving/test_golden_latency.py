@@ -135,8 +135,8 @@ def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
 @pytest.mark.parametrize(("users", "inputs", "outputs"), [(64, 512, 2), (16, 2048, 4), (200, 256, 8)])
 def test_short_answers_are_no_more_than_the_steps_have_time_for(users: int, inputs: int, outputs: int) -> None:
     """Utilisation law: a request takes the part of its prompt, and of the steps in which it decodes, or which it misses
-    before its own, those of all users together; what that is beyond the time of waits and steps makes both longer, until
-    all steps of an answer carry prompts, as with 200 users."""
+    before its own, those of all users together; what that is beyond the time of waits and steps makes both longer, as
+    far as all steps of an answer carry prompts: with 200 users."""
     rounds = outputs + AHEAD * (users - 1) / users
     decoding = users * outputs / (rounds + 1)
     due = decoding / outputs

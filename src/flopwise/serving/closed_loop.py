@@ -190,8 +190,8 @@ def closed_loop(
     the engine's budget; where prompts ask for more than that, fewer sequences decode and the others wait. Nobody waits
     for a prompt or a step of his own: what others cause goes by their share. Where requests are `alike`, all began
     together and end together, on every replica: a step that carries prompts on one does so on all, as where the engine
-    joins their prompts. Where waits and steps take less than the work of all requests does (`_work_s`), each of them
-    is longer in proportion, up to steps that all carry prompts. `only_seconds`: of steps with prompts, as of `StepLoad`.
+    joins their prompts. Where waits and steps take less than the work of all requests does (`_work_s`), each of them is
+    longer in proportion, up to steps that all carry prompts. `only_seconds`: of steps with prompts, as `StepLoad` has.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates; LMSYS, Large-scale
     expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`, `_waits`, `_work_s`.
