@@ -7,7 +7,7 @@ from typing import Any
 
 VIEWS = frozenset({
     "view", "_unsafe_view", "split", "split_with_sizes", "slice", "expand", "detach", "unsqueeze", "squeeze", "t",
-    "transpose", "alias", "select", "chunk", "zeros_like", "ones_like", "empty_like", "scalar_tensor",
+    "transpose", "alias", "select", "chunk", "zeros_like", "new_zeros", "ones_like", "empty_like", "scalar_tensor",
 })  # fmt: skip
 """Operations that move nothing, or stand for what another operation brings."""
 

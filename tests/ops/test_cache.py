@@ -168,3 +168,10 @@ def test_minimax_m3_s_checkpoint_names_the_same_layers() -> None:
     theirs, ours = (model("minimax_m3_vl_text", 64, 3, 4, 2, **small, **more) for more in (published, flat))
     assert [i.select for i in attends(theirs) if i.name == "attention/attend"] == [None, 128, 128]
     assert theirs.stacks == ours.stacks
+
+
+@pytest.mark.parametrize("name", ["microsoft/Phi-3-mini-128k-instruct", "microsoft/Phi-3.5-mini-instruct"])
+def test_long_variants_of_phi_3_keep_their_whole_context(name: str) -> None:
+    """Their windows of 262,144 tokens (config.json) are longer than their 131,072 positions; those of 4k have 2,047."""
+    assert kv_cache_bytes(load_model(name), 100_000, 1, 2) == 100_000 * 32 * 2 * 3072 * 2
+    assert kv_cache_bytes(load_model("Phi-3-mini-4k"), 4096, 1, 2) == 2047 * 32 * 2 * 3072 * 2

@@ -39,6 +39,16 @@ def test_a_user_alone_sees_his_own_steps_only() -> None:
     assert float(found.output_tokens_per_s) == pytest.approx(256 / (ttft_s + 255 * tpot_s), rel=1e-9)
 
 
+@pytest.mark.parametrize("outputs", [2, 12, 256])
+def test_a_user_alone_has_one_step_less_where_prompts_have_steps_of_their_own(outputs: int) -> None:
+    """SGLang: the step of the prompt decodes nothing, and the next one brings the second token."""
+    apart = plain_runner(plain_job(engine=replace(ENGINE, mixes=False, request_s=0.0)))
+    found = closed_loop(apart, ONE, 1.0, 128, outputs)
+    ttft_s, answer_s = step_s(chunk=128, seen=128), (outputs - 1) * step_s(1, 128 + outputs / 2)
+    assert float(found.ttft_s) == pytest.approx(ttft_s, rel=1e-9)
+    assert float(found.requests_per_s) == pytest.approx(1 / (ttft_s + answer_s), rel=1e-9)
+
+
 def test_a_long_prompt_goes_in_pieces_of_the_engines_budget() -> None:
     """Sarathi-Serve (arXiv:2403.02310): 16,384 tokens in two steps of 8,192, which see 8,192 and 16,384 at the end."""
     found = closed_loop(MACHINE, ONE, 1.0, 16_384, OUTPUT)
@@ -117,6 +127,32 @@ def test_prompts_that_fill_every_step_hold_decoding_back() -> None:
     assert float(found.batch) == pytest.approx(decoding)
     assert float(found.prefill_share) == 1.0
     assert float(found.requests_per_s) == pytest.approx(decoding / (16 * full_s), rel=1e-9)
+    decode_s = step_s(decoding, 4096 + 8)
+    met_s = decode_s + 499 / 500 * (full_s - decode_s)  # whoever decodes meets prompts of others in every step
+    assert float(found.tpot_s) == pytest.approx(met_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("users", "inputs", "outputs"), [(64, 512, 2), (16, 2048, 4), (200, 256, 8)])
+def test_short_answers_are_no_more_than_the_steps_have_time_for(users: int, inputs: int, outputs: int) -> None:
+    """Utilisation law: a request takes the part of its prompt, and of the steps in which it decodes, or which it misses
+    before its own, those of all users together; what that is beyond the time of waits and steps makes both longer, as
+    far as all steps of an answer carry prompts: with 200 users."""
+    rounds = outputs + AHEAD * (users - 1) / users
+    decoding = users * outputs / (rounds + 1)
+    due = decoding / outputs
+    together = due / (1 - (1 - due / users) ** users)
+    decode_s = step_s(decoding, inputs + outputs / 2)
+    mixed_s = step_s(decoding, inputs + outputs / 2, together * inputs, inputs, prompts=together)
+    at_most = 8192 // inputs
+    full_s = step_s(decoding, inputs + outputs / 2, 8192, inputs, prompts=at_most)
+    prompt_s = min((mixed_s - decode_s) / together, (full_s - decode_s) / at_most)
+    found = closed_loop(MACHINE, ONE, float(users), inputs, outputs)
+    per_s = 1 / (prompt_s + rounds / users * decode_s)
+    assert float(found.requests_per_s) == pytest.approx(per_s, rel=1e-9)
+    whole_s = float(found.ttft_s) + (outputs - 1) * float(found.tpot_s)
+    assert whole_s == pytest.approx(users / per_s, rel=1e-9)
+    assert decode_s < float(found.tpot_s) <= mixed_s * (1 + 1e-9)
+    assert (float(found.tpot_s) == pytest.approx(mixed_s, rel=1e-9)) is (users == 200)
 
 
 def test_a_burst_is_answered_in_waves() -> None:

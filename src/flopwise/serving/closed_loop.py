@@ -190,10 +190,11 @@ def closed_loop(
     the engine's budget; where prompts ask for more than that, fewer sequences decode and the others wait. Nobody waits
     for a prompt or a step of his own: what others cause goes by their share. Where requests are `alike`, all began
     together and end together, on every replica: a step that carries prompts on one does so on all, as where the engine
-    joins their prompts. `only_seconds`: of steps with prompts, as of `StepLoad`.
+    joins their prompts. Where waits and steps take less than the work of all requests does (`_work_s`), each of them is
+    longer in proportion, up to steps that all carry prompts. `only_seconds`: of steps with prompts, as `StepLoad` has.
 
     Source: Agrawal et al. 2024 (arXiv:2403.02310) for chunked prefill; Little's law for the rates; LMSYS, Large-scale
-    expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`, `_waits`.
+    expert parallelism on 96 H100 (2025-05-05), "DP Attention Imbalance"; `ROUNDS`, `_waits`, `_work_s`.
     Assumes: requests of one length; prompts come to attention replicas independently of each other, unless `alike`;
     decoding sequences are on average half way through their answer.
     """
@@ -206,13 +207,18 @@ def closed_loop(
     ttft_s = engine.request_s + waits_s + alone_s
     prompts_s = met_frac * (steps.tpot_s - steps.decode.seconds)
     tpot_s = np.maximum(steps.decode.seconds + prompts_s, users.batch * engine.stream_s)
-    # the last step of its prompt brings a request a token
-    answer_s, rounds = (output_tokens - 1) * tpot_s, output_tokens - 1.0 + users.chunks + users.missed_steps
+    # the last step of a prompt brings a token, and the next one more, without a round between if prompts have their own
+    rounds = np.maximum(output_tokens - 1.0 + users.chunks - (not engine.mixes) + users.missed_steps, LEAST_S)
+    least_s = in_flight * _work_s(users, steps, rounds)
+    slower = np.maximum(least_s / (ttft_s + (output_tokens - 1.0) * tpot_s), 1.0)
+    ttft_s, tpot_s = ttft_s * slower, np.minimum(tpot_s * slower, np.maximum(tpot_s, steps.mixed.seconds))
+    answer_s = (output_tokens - 1) * tpot_s
     most = np.maximum(users.budget / prompt_tokens, 1.0 / output_tokens)
     if alike or not engine.mixes:  # they end when all their work is done; and work of steps of their own adds up
         most = np.minimum(in_flight / rounds, most)
     each = np.minimum(in_flight / (ttft_s + answer_s), most / steps.mean_s)
     each = np.minimum(each, most_served_per_s(engine, prompt_tokens, output_tokens) / parts)
+    each = np.minimum(each, in_flight / least_s)
     ttft_s = ttft_s + front_end_s(engine, prompt_tokens, users.others * each, users.others * users.batch)
     each = np.minimum(each, in_flight / (ttft_s + answer_s))
     ttft_s = np.maximum(ttft_s, in_flight / each - answer_s)  # Little: the rest is waiting
@@ -230,6 +236,19 @@ def _prompt_s(runner: Runner, users: _LoopUsers, steps: _LoopSteps) -> Floats:
     pieces_s = users.one.tokens / users.chunk * steps.added_s
     prompt_s: Floats = users.chunks * steps.decode.seconds * runner.engine.mixes + pieces_s
     return prompt_s
+
+
+def _work_s(users: _LoopUsers, steps: _LoopSteps, rounds: Floats) -> Floats:
+    """Seconds of steps that a request takes at least: its prompt's part, and its share of `rounds` of all users' steps.
+
+    Source: utilisation law (Denning and Buzen 1978): no more is answered than the steps have time for.
+    Assumes: a prompt takes no less than its part of a step that uses its whole budget.
+    """
+    prompt_tokens = users.one.tokens
+    full_s = np.maximum(steps.full_s - steps.decode.seconds, 0.0) * prompt_tokens / users.budget
+    prompt_s = np.minimum(prompt_tokens / users.chunk * steps.added_s, full_s)
+    work_s: Floats = prompt_s + rounds / users.in_flight * steps.decode.seconds
+    return work_s
 
 
 def _waits(runner: Runner, users: _LoopUsers, steps: _LoopSteps, alone_s: Floats) -> tuple[Floats, Floats]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flopwise.api.serve import serve
@@ -14,7 +15,7 @@ from flopwise.serving.estimate import estimate
 from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim import finite
 from flopwise.serving.sim.engine import replica
-from flopwise.serving.sim.finite import closed_loop_run, finite_run
+from flopwise.serving.sim.finite import ArrivalRun, _drifts, closed_loop_run, finite_run
 from flopwise.serving.sim.source import Traffic
 from named import serve_job_with
 
@@ -172,3 +173,23 @@ def test_users_of_split_pools_are_simulated_as_others_are() -> None:
 def test_what_has_no_queue_is_not_simulated(model: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         serve(model, gpu="h100", simulate=True, **given)
+
+
+@pytest.mark.parametrize("way", [1, -1])
+@pytest.mark.parametrize(("errors", "drifts"), [(2.9, False), (3.1, True)])
+def test_a_drift_is_three_standard_errors_of_both_halves(errors: float, drifts: bool, way: int) -> None:
+    """Welch 1947: halves of five spans with variances of 2.5 and 10 have means with an error of sqrt(0.5 + 2)."""
+    first = np.arange(-2.0, 3.0)
+    spans = np.concatenate([first, 2 * first + errors * 2.5**0.5])
+    assert _drifts(way * np.stack([np.tile(first, 2), spans], axis=1)) is drifts
+
+
+@pytest.mark.parametrize(("drifts", "simulated"), [(False, 500), (True, 2000)])
+def test_runs_go_on_while_percentiles_change_one_way(
+    monkeypatch: pytest.MonkeyPatch, drifts: bool, simulated: int
+) -> None:
+    for name, value in {"SETTLED_FRAC": 0.0, "LONGEST_ARRIVALS": 500, "DRIFTING_ARRIVALS": 2000}.items():
+        monkeypatch.setattr(finite, name, value)
+    monkeypatch.setattr(finite, "_drifts", lambda _: drifts)
+    run = ArrivalRun.of(replace(JOB, arrivals_per_s=1.0, concurrency=None, requests=None), ["p50"], FACTS)
+    assert len(run.simulated.trace) == simulated
