@@ -134,3 +134,35 @@ def test_attention_replicas_that_share_experts_send_tokens() -> None:
     assert float(np.asarray(shared.communication_s)) > 0
     each = float(np.asarray(shared.flops)) / float(np.asarray(cut.flops))
     assert 6 < each < 20  # eight times the tokens: attention whole on each rank, experts as many as before
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights", "there_bytes"),
+    [
+        ("vllm", "fp8-block", 1 + 4 / 128),  # quantised, with a scale of four bytes for 128 values, then gathered
+        ("vllm-2025", "fp8-block", 2.0),  # gathered, then quantised
+        ("vllm-2025", "nvfp4", 0.5 + 1 / 16),
+        ("sglang", "fp8-block", 2.0),
+        ("sglang", "nvfp4", 0.5 + 1 / 16),
+        ("tensorrt-llm", "fp8-block", 2.0),
+        ("tensorrt-llm", "nvfp4", 0.5 + 1 / 16),
+    ],
+)
+def test_tokens_are_gathered_in_16_bits_where_they_are_quantised_later(
+    engine: str, weights: str, there_bytes: float
+) -> None:
+    """Bytes of a value there and two back, over the four of plain products; long messages take time by their bytes."""
+
+    b200 = cluster(load_facts().accelerator("B200"), gpus_per_node=8)
+
+    def gathered_s(weights: str) -> float:
+        job = serve_job_with(model=load_model("DeepSeek-V3"), cluster=b200, weights=weights, engine=engine)
+        few, many = (
+            runner(job).step(
+                StepLoad(prefill_tokens=n, prefill_context=n, prompts=1), ServingLayout(tp=1, dp=8, ep=8)
+            ).communication_s
+            for n in (8192, 16_384)
+        )  # fmt: skip
+        return float(many) - float(few)
+
+    assert gathered_s(weights) / gathered_s("bf16") == pytest.approx((there_bytes + 2) / 4, rel=0.005)

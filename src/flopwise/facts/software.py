@@ -505,6 +505,10 @@ class Engine(Software):
     joined_date: str = ""
     joined_experts: frozenset[str] = frozenset()  # formats of published models (any: all) whose experts' products are
     # one kernel where the device has such (`joined_grouped_frac` below 1)
+    gathers_source: str = ""  # of the format in which attention replicas gather tokens for their experts
+    gathers_date: str = ""
+    # formats of products (any: all) that tokens are brought into before; else they are gathered in 16 bits
+    thin_gathers: frozenset[str] = frozenset({"any"})
     blocks_source: str = ""  # of products with scales of blocks
     blocks_date: str = ""
     block_kernel: Literal["best", "triton", "cutlass"] = "best"  # of plain fp8 products with scales of blocks

@@ -89,7 +89,9 @@ def usual_skew(experts: int, top_k: int, *, steered: bool = True) -> float:
     Source: TensorRT-LLM, tech blog 4 (large-scale EP), table 1: DeepSeek-R1, machine translation, mean of all layers
     and steps: the fullest of 32 ranks has 2.56 times the mean, chance included; `hottest_rank_load`; `LOSS_EXPONENT`.
     Checks: copies of popular experts made prompts 1.49 times as fast on 32 ranks (LMSYS, large-scale EP, 2025-05), and
-    1.17 to 1.34 times on 8 (ROCm/ATOM pull request 1210, DeepSeek-V4-Pro, random tokens).
+    whole runs 1.17 to 1.34 times on 8 (ROCm/ATOM pull request 1210, DeepSeek-V4-Pro, random tokens); counted, the
+    fullest of 4 ranks has 1.35 times the mean, in every step alike (aiconfigurator, EXPERT_ROUTING_CAPTURE.md:
+    Qwen3.6-35B-A3B, random tokens, chance included).
     Assumes: other models and texts are no more even; Kimi-K3 is (1.07 on 16 ranks, vLLM pull request 50647).
     """
     skew = MEASURED_SKEW

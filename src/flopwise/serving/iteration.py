@@ -760,8 +760,8 @@ class Runner:
         A token travels once to each rank that holds one of its experts, in the precision of their products, and comes
         back in 16 bits. Between nodes it does so by kernels that send it once to each node, or while answers are made,
         where graphs allow no counts, straight to each expert. Where experts are cut over ranks, the engine has no such
-        kernels, or all ranks are in one node, where engines do not use them by default, all ranks gather the tokens and
-        sum what comes out.
+        kernels, or all ranks are in one node, where engines do not use them by default, all ranks gather the tokens, in
+        16 bits where they are quantised only then (`thin_gathers` of data/engines.json), and sum what comes out.
 
         Norms over all heads (MiniMax-M2, OLMo 2) sum their squares over the ranks that hold them, in one message of
         four bytes for each norm and token, which parts a kernel in two. Where the kernel that sums adds the residual
@@ -809,22 +809,27 @@ class Runner:
         tokens = load.decode_batch * load.decode_tokens + load.prefill_tokens
         routed = experts.outputs * self.plain_bytes  # of a token: as wide as the experts, which may be less
         whole, groups = _tokens_of_all(load, split.dp) * routed, level_groups(self.fabric, ranks)
-        shared_s = self._there_and_back_s(lambda part: all_gather_s(self.fabric, whole * part, ranks, groups=groups))
+        thin = not self.engine.thin_gathers.isdisjoint(("any", self.dtype))
+        shared_s = self._there_and_back_s(
+            lambda part: all_gather_s(self.fabric, whole * part, ranks, groups=groups), thin=thin
+        )
         sends = self.overlaps | (ranks > self.fabric.domain) | (self.fabric.domain >= RACK)
         spread_here = (ep == ranks) & self.engine.dispatch_kernels & sends
         if np.any(spread_here):
             shared_s = np.where(spread_here, self._spread_s(experts, tokens * routed / split.tp, load, ep), shared_s)
         return np.where(np.asarray(split.dp) > 1, shared_s, summed_s)
 
-    def _there_and_back_s(self, sent_s: Callable[[float], Floats]) -> Floats:
-        """A message in the precision of the products and, likewise, its answer in 16 bits; `sent_s`: by share of these.
+    def _there_and_back_s(self, sent_s: Callable[[float], Floats], *, thin: bool = True) -> Floats:
+        """A message and, likewise, its answer in 16 bits; `sent_s`: by share of these.
+
+        `thin`: the message is in the precision of the products.
 
         Source: `messages_s`; reduce-scatter is the way of all-gather back. Assumes: as there.
         """
         p = precision(self.dtype)
-        thin = p.act_bits / 8 / self.plain_bytes if p.quantised else 1.0
-        there_s = sent_s(thin)
-        return there_s + (there_s if thin == 1.0 else sent_s(1.0))
+        share = p.act_bits / 8 / self.plain_bytes if thin and p.quantised else 1.0
+        there_s = sent_s(share)
+        return there_s + (there_s if share == 1.0 else sent_s(1.0))
 
     def _split_s(self, items: Sequence[Item], split: ServingLayout) -> Floats:
         """Host time of the products of a layer, each of which goes from device to device.
