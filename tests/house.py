@@ -134,7 +134,9 @@ def public_names() -> set[str]:
 
 def far_helpers() -> list[str]:
     """Functions whose only use is in another file; public ones are apart: commands and people ask them."""
-    uses, public = sum((_uses(path) for path in MODULES), Counter[str]()), public_names()
+    uses, public = Counter[str](), public_names()
+    for path in MODULES:
+        uses.update(_uses(path))
     defined = [(path, node) for path in MODULES for node in nodes(path) if isinstance(node, Function)]
     times = Counter(node.name for _, node in defined)
     return [

@@ -50,19 +50,18 @@ def skypilot(text: str) -> None:
 
 @functools.cache
 def _worker() -> subprocess.Popen[str]:
-    python = interpreter("skypilot")
     home = Path(tempfile.mkdtemp(prefix="flopwise-sky-"))
-    version = subprocess.run(
-        [python, "-c", "from sky.catalog.common import constants; print(constants.CATALOG_SCHEMA_VERSION)"],
-        capture_output=True, text=True, check=True, env=os.environ | {"HOME": str(home)},
-    ).stdout.split()[-1]  # fmt: skip
-    write_catalogs(home / ".sky" / "catalogs" / version)
     worker = subprocess.Popen(
-        [python, WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env=os.environ | {"HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"},
+        [interpreter("skypilot"), WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, env=os.environ | {"HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"},
     )  # fmt: skip
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     atexit.register(worker.kill)
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    write_catalogs(home / ".sky" / "catalogs" / worker.stdout.readline().strip())
+    worker.stdin.write("\n")
+    worker.stdin.flush()
     return worker
 
 

@@ -1,6 +1,7 @@
 """Reads SkyPilot tasks, one a line as a JSON text, with SkyPilot's code; answers a line each: null, or the complaint.
 
-It runs in an environment of its own, with a home that holds the catalogs that SkyPilot would otherwise download.
+It runs in an environment of its own, with a home that holds the catalogs that SkyPilot would otherwise download. Its
+first line is their version; it goes on after a line that says that they are there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from pathlib import Path
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what SkyPilot prints is no answer
 
-from sky.utils import dag_utils  # type: ignore[import-not-found]  # noqa: E402 - after its output is out of the way
+from sky.catalog.common import constants  # type: ignore[import-not-found]  # noqa: E402 - after its output is away
+
+answers.write(f"{constants.CATALOG_SCHEMA_VERSION}\n")
+answers.flush()
+sys.stdin.readline()
+
+from sky.utils import dag_utils  # type: ignore[import-not-found]  # noqa: E402 - after the catalogs are there
 
 
 def complaint(text: str) -> str | None:
