@@ -184,10 +184,10 @@ def _is_number(value: object) -> bool:
 def _weekdays(value: object, what: str) -> float | tuple[int, ...]:
     """Days a month, or days of the week: `[mon, fri]`, `mon-fri`, `weekdays`, `weekends`, `daily`."""
     if _is_number(value):
-        days = parse_count(value, what)
-        if not 0 < days <= 31:
-            raise SpecError(f"{what}: {days:g} is out of range; allowed: above 0, up to 31")
-        return days
+        number = parse_count(value, what)
+        if not 0 < number <= 31:
+            raise SpecError(f"{what}: {number:g} is out of range; allowed: above 0, up to 31")
+        return number
     words = value if isinstance(value, list) else str(value).split(",")
     days = {day for word in words for day in _named_days(str(word).strip().lower(), what)}
     if not days:
