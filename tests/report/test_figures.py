@@ -299,7 +299,10 @@ def test_the_allocation_s_rows_and_the_capacity_to_secure() -> None:
         assert cells[:5] == [row[key] for key in ("workload", "provider", "region", "instance", "gpu")]
         bought, count, at = purchase_text(row["purchase"]), f"{row['count']:,}", hours(row["hours_per_month"])
         assert cells[5:8] == [bought, count, at]
-        assert cells[10:] == [usd(row["usd_per_month"]), row["price_date"]]
+        assert cells[10:] == [
+            usd(row["usd_per_month"]),
+            ", ".join(filter(None, [row["price_date"], row["price_note"]])),
+        ]
     kinds = [cells for cells in tables("Allocation over providers") if len(cells) == 6][1:]
     assert sum(int(cells[3]) for cells in kinds) == sum(row["count"] for row in rows)
     for cells in kinds:

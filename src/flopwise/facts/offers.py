@@ -177,7 +177,7 @@ class Offer:
             notes.append("recalled price")
         usual, price = self.on_demand_usd_per_hour, self.price_usd_per_hour(purchase)
         if purchase == "spot" and usual and price is not None and price <= LOW_SPOT_FRAC * usual:
-            notes.append(f"{100 * price / usual:.0f} % of the on-demand price")
+            notes.append("a quarter of the on-demand price or less")
         if purchase == "on_demand" and self.derived:
             notes.append(f"derived price: {self.derived}")
         return ", ".join(notes)
