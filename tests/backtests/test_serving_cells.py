@@ -319,21 +319,14 @@ def test_rows_say_drafts_images_and_grammars_as_serve_takes_them() -> None:
     cells |= {"input_tokens": "1200", "output_tokens": "100", "images": "2", "image_tokens": "400", "structured": "0.5"}
     cells |= {"speculation": "ngram", "draft_tokens": "2", "accept_length": "1.75"}
     found = row_job(cells, FACTS)[0].techniques
-    asked = {
-        "draft": "ngram",
-        "draft_tokens": 2,
-        "acceptance": 0.5,
-        "images": 2,
-        "image_tokens": 400,
-        "structured": 0.5,
-    }
-    load = {"input_tokens": 1200, "output_tokens": 100, "concurrency": 4, "engine": "vllm", "gpu": "h100"}
-    served = flopwise.serve("Qwen3-VL-8B", **load, **asked).estimate.job.techniques
+    served = flopwise.serve(
+        "Qwen3-VL-8B", input_tokens=1200, output_tokens=100, concurrency=4, engine="vllm", gpu="h100", draft="ngram",
+        draft_tokens=2, acceptance=0.5, images=2, image_tokens=400, structured=0.5,
+    ).estimate.job.techniques  # fmt: skip
     assert found.speculation is not None
     assert served.speculation is not None
     assert found.speculation.acceptance == pytest.approx(served.speculation.acceptance)
-    same = {"speculation": served.speculation}
-    assert replace(found, **same) == served
+    assert replace(found, speculation=served.speculation) == served
     printed = _printed(speculation="eagle3", num_speculative_tokens="3", mean_acceptance_length="2.4")
     assert (printed["draft_tokens"], printed["accept_length"]) == ("3", "2.4")
 

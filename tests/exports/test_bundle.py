@@ -195,7 +195,8 @@ def test_machines_that_carry_part_of_a_service_have_as_many_replicas_as_the_bill
     for one in ("cost_usd", "usd_per_hour", "energy_joules"):
         assert getattr(part.candidate, one) == pytest.approx(3 * getattr(alone.candidate, one))
     capacities = [d.candidate.figures["requests_per_s_capacity"] for d in (part, alone)]
-    assert capacities[0] == pytest.approx(3 * capacities[1])
+    assert None not in capacities
+    assert capacities[0] == pytest.approx(3 * (capacities[1] or 0.0))
     assert part.candidate.seconds == alone.candidate.seconds
     assert part.workload.requests_per_s == pytest.approx(3 * 2)  # each replica has the load that it is planned for
     files = exported_assessment("kubernetes", made).files
