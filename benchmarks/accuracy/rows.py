@@ -12,7 +12,7 @@ from flopwise.api.backtest import backtest
 from flopwise.backtests.prediction import Prediction, Row
 
 TRUTH = Path(__file__).resolve().parents[1] / "truth"
-TRUTH_DATE = "2026-11-27"
+TRUTH_DATE = "2026-12-01"
 """Day of the newest rows in it."""
 KINDS = ("weights", "memory", "kernels", "training", "gpu-hours", "serving", "io")
 """The kinds of measurements in the order of the report; each has a file of that name."""
