@@ -402,8 +402,8 @@ TPUs and Trainium; libraries on AMD devices without an engine's kernels; llama.c
 rules). Constants of serving were fitted on 2026-12-01 to all its rows, those of training on 2026-11-30, before the last
 176 rows came. Those of memory have not seen the rows that were added on 2026-11-22 (51), 2026-11-26 (72), 2026-11-30
 (145) and 2026-12-01 (20); those of kernels neither the 20 rows of 2026-11-22 nor, but for what a repeated call finds in
-the L2 cache, the 234 of 2026-11-30; the rate of links through the host's memory is a mean of seven machines, two of which
-are the last 17 rows."""
+the L2 cache, the 234 of 2026-11-30; the rate of links through the host's memory is a mean of seven machines, two of
+which are the last 17 rows."""
 UNMET = {
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
