@@ -66,8 +66,9 @@ class _TrainingTree(RunFigures):
         self.add_count("causal forward FLOP", causal, "FLOP", "what masks, windows and dropped tokens leave")
         self.add_count("full forward FLOP", whole, "FLOP", "attention in full; what dropped tokens leave")
         peak = self.add_figure(self.device.datasheet(f"peak {self.recipe.precision}", "FLOP/s"))
+        again = again_frac(estimate.table, self.layout)
         self.add_count(
-            "recomputed passes", again_frac(estimate.table, self.layout), "", "share of a forward pass that is recomputed",
+            "recomputed passes", again, "", "share of a forward pass that is recomputed",
             setting("recompute", self.layout.recompute_text),
         )  # fmt: skip
         return [
