@@ -23,6 +23,7 @@ from flopwise.api.simulate import SIMULATED
 from flopwise.keywords import takes
 from flopwise.serving.answer import ServeAnswer
 from flopwise.serving.sim.engine import KernelTimes
+from flopwise.serving.sim.finite import ENOUGH_OF_LOOPS, num_draws
 from flopwise.serving.sim.request import request_of, simulation_request
 from flopwise.serving.sim.result import RunSummary, SimulatedRun
 from flopwise.values import replace
@@ -47,7 +48,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
 USERS = (1, 8, 32, 128)
 BUSY = (0.3, 0.5, 0.7, 0.9)
 """Arrivals over what the deployment sustains."""
-SEEDS = range(100, 112)
+SEEDS = range(100, 116)
 """Seeds of the runs of a closed loop."""
 WARM, SPANS = 0.25, 10
 """Share at the beginning and at the end of an open loop that is left out, as no steady state is there; and the spans of
@@ -136,16 +137,17 @@ def closed(name: str, case: dict[str, Any], users: int, *, closed_form: bool = F
                 drawn = [getattr(getattr(summary, column), p) for summary in summaries]
                 if drawn[0] == drawn[0]:  # none of answers of one token
                     figures[f"{column[:4].upper()} {p}"] = (getattr(asked.closed_loop, column)[p], drawn)
-    load = f"{users} users"
+    load, drawn_by_serve = f"{users} users", num_draws(len(made[0].trace), ENOUGH_OF_LOOPS)
     return [
-        Difference(name, load, figure, float(value), float(np.mean(drawn)), _error_frac(drawn))
+        Difference(name, load, figure, float(value), float(np.mean(drawn)), _error_frac(drawn, drawn_by_serve))
         for figure, (value, drawn) in figures.items()
     ]
 
 
-def _error_frac(drawn: Sequence[float]) -> float:
-    """The standard error of the difference of two means of so many draws each, over the mean."""
-    return float(np.std(drawn, ddof=1) * np.sqrt(2 / len(drawn)) / np.mean(drawn))
+def _error_frac(drawn: Sequence[float], others: int | None = None) -> float:
+    """The standard error of the difference of two means, over the mean: of those `drawn`, and of so many `others`."""
+    count = len(drawn)
+    return float(np.std(drawn, ddof=1) * np.sqrt(1 / count + 1 / (others or count)) / np.mean(drawn))
 
 
 def opened(name: str, case: dict[str, Any], busy: float, *, seed: int = SEED, count: int = 1) -> list[Difference]:

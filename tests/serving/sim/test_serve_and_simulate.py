@@ -77,7 +77,7 @@ def test_drawn_commands_say_the_same(first: int) -> None:
     for name, case, load in DRAWN[first : first + AT_ONCE]:
         if name == KNEE:
             continue
-        found = compared(name, case, load, arrivals=300_000)
+        found = compared(name, case, load, arrivals=1_200_000)
         counted += len(found)
         agrees(found, case, load)
     assert counted >= 14, "few of these fit and keep up"

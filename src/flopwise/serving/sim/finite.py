@@ -109,10 +109,15 @@ def _draws(
     job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_compile: OnCompile, enough: int = ENOUGH_REQUESTS
 ) -> list[SimulatedRun]:
     """Runs of the same traffic, drawn with one seed after another until there are `enough` requests."""
-    draws = max(1, min(MOST_DRAWS, enough // (traffic.num_requests or 1)))
-    seeds, kernels = range(traffic.seed, traffic.seed + draws), KernelTimes()
+    draws, kernels = num_draws(traffic.num_requests or 1, enough), KernelTimes()
+    seeds = range(traffic.seed, traffic.seed + draws)
     requests = (_request(job, replace(traffic, seed=seed), facts, kernels) for seed in seeds)
     return [request.run_fixed(replicas, on_compile, samples=1) for request in requests]
+
+
+def num_draws(requests: int, enough: int) -> int:
+    """Runs of so many `requests` until there are `enough` of them, one at least and `MOST_DRAWS` at most."""
+    return max(1, min(MOST_DRAWS, enough // requests))
 
 
 def _mean(figures: Sequence[RunMeans]) -> RunMeans:
