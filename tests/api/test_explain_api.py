@@ -582,7 +582,7 @@ def test_the_memory_of_a_service_is_explained_for_the_requests_that_it_holds(
     [
         {"gpu": "l4", "samples": 1e6},
         {"gpu": "h100", "gpus": 16, "samples": 1e8, "provider": "aws"},
-        {"gpu": "t4", "micro_batch": 256},
+        {"gpu": "t4", "micro_batch": 320},
         {"gpu": "t4", "micro_batch": 4096},
     ],
 )
