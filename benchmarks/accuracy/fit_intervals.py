@@ -51,7 +51,7 @@ MANY_SOURCES = 8
 `FEW_POINTS` rows in it, `SOME_SOURCES` do."""
 SOME_SOURCES = 3
 """Of two sources one alone would judge the other."""
-WORSE = (".far", ".ported", ".replicas")
+WORSE = (".far", ".ported", ".replicas", ".unseen")
 """Classes that are known worse than the class whose name they extend."""
 DATA = Path(__file__).resolve().parents[2] / "src" / "flopwise" / "data" / "intervals.json"
 
