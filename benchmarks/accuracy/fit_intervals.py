@@ -250,8 +250,11 @@ def class_factors(kind: str, folds: Folds) -> dict[str, float]:
     for name in names:
         own = [(fitted, members(points).get(name, [])) for fitted, points in folds]
         own = [(fitted, points) for fitted, points in own if points]
-        many = len(own) >= (SOME_SOURCES if sum(len(points) for _, points in own) >= FEW_POINTS else MANY_SOURCES)
-        if kind in BY_CLASS or many:
+        rows = [point for _, points in own for point in points]
+        many = len(own) >= (SOME_SOURCES if len(rows) >= FEW_POINTS else MANY_SOURCES)
+        if name.endswith(WORSE) and not enough(rows):  # it has the rows of others
+            out[name] = factor_for(folds)
+        elif kind in BY_CLASS or many:
             out[name] = factor_for(own, LEAST_FACTOR, MOST_INSIDE) if kind in BY_CLASS else factor_for(own)
     return out
 

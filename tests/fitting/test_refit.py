@@ -164,12 +164,12 @@ def test_an_interval_of_own_runs_is_as_wide_as_measured_on_their_stack_and_wider
     row = cpu_rows(facts, {}, count=1)[0]
     assert errors.stacks == (row["software"],)
     factors = {}
-    for software in (row["software"], "unsloth"):
+    for software in (row["software"], "axolotl"):
         [figure], _ = predicted_figures([MeasuredRow("training", row | {"software": software}, "r.csv")], facts)
         assert figure.job is not None
         factors[software] = training_band(figure.job).high
     assert factors[row["software"]] == pytest.approx(errors.interval)
-    assert factors["unsloth"] > errors.interval * 1.01
+    assert factors["axolotl"] > errors.interval * 1.01
     assert figure.job is not None
     chip = figure.job.cluster.accelerator
     own = chip.calibration.errors[f"training@{FAMILY}"]
