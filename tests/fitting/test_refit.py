@@ -173,7 +173,7 @@ def test_an_interval_of_own_runs_is_as_wide_as_measured_on_their_stack_and_wider
     assert figure.job is not None
     chip = figure.job.cluster.accelerator
     own = chip.calibration.errors[f"training@{FAMILY}"]
-    taught = replace(chip.calibration, errors={f"training@{FAMILY}": replace(own, stacks=("unsloth",))})
+    taught = replace(chip.calibration, errors={f"training@{FAMILY}": replace(own, stacks=("axolotl",))})
     cluster = replace(figure.job.cluster, accelerator=replace(chip, calibration=taught))
     assert training_band(replace(figure.job, cluster=cluster)).high == pytest.approx(errors.interval)
 
