@@ -83,6 +83,19 @@ def test_time_is_the_sum_over_blocks(every: int) -> None:
     assert share == pytest.approx(0.5 * (32 // every) / 32, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("shape", "first", "part"),
+    [
+        ({}, 1, 1 / 32), ({}, 8, 8 / 32), ({}, 31, 31 / 32), ({"pp": 4}, 2, 2 / 8),
+        ({"pp": 4, "interleave": 2}, 3, 3 / 4),
+    ],
+)  # fmt: skip
+def test_first_blocks_take_their_share_of_the_time_of_all(shape: dict[str, int], first: int, part: float) -> None:
+    """32 blocks alike: a stage of four has eight, of two chunks of four, of each of which the first are run again."""
+    whole, some = (lines(job(tp=2, **shape, recompute=2, recompute_first=n))["recompute"] for n in (0, first))
+    assert some == pytest.approx(part * whole)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     pp=st.sampled_from([1, 2, 3, 4, 8]), every=st.integers(1, 40), first=st.integers(0, 9),
