@@ -90,7 +90,7 @@ def test_time_is_the_sum_over_blocks(every: int) -> None:
         ({"pp": 4, "interleave": 2}, 3, 3 / 4),
     ],
 )  # fmt: skip
-def test_first_blocks_take_their_share_of_the_time_of_all(shape: dict[str, int], first: int, part: float) -> None:
+def test_first_blocks_take_their_share_of_the_time_of_all(shape: dict[str, Any], first: int, part: float) -> None:
     """32 blocks alike: a stage of four has eight, of two chunks of four, of each of which the first are run again."""
     whole, some = (lines(job(tp=2, **shape, recompute=2, recompute_first=n))["recompute"] for n in (0, first))
     assert some == pytest.approx(part * whole)
