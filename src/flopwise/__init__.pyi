@@ -1597,7 +1597,7 @@ def probe(
     Args:
         progress: called with (seconds done, seconds in all, what comes next).
         device: Measure this device: cpu, cuda:0, mps (default: the first GPU and the CPU).
-        only: Measure only this kind: matmul, memory, attention, elementwise, launch, transfers, collectives, disk, loops.
+        only: Measure only this kind: launch, matmul, memory, attention, elementwise, transfers, collectives, disk, loops.
         quick: Fewer sizes and repetitions: under 20 seconds instead of two minutes.
         threads: CPU threads to use.
         disk: Folder whose disk is measured, in a temporary file (default: the current one).

@@ -153,6 +153,20 @@ def test_however_long_a_library_takes_to_load_something_is_measured() -> None:
     assert 0 < probe.seconds < measure.QUICK_LEAST_S + 1.0
 
 
+def test_what_a_library_loads_with_its_first_operation_is_no_time_of_an_operation() -> None:
+    """Three seconds, as on an overloaded machine: more than 30 times what launches have in a quick probe."""
+    device, loads = FakeDevice(), [3.0]
+
+    def load(name: str, _work: float) -> None:
+        device.time[0] += loads.pop() if loads and name == "launch" else 0.0
+
+    device.fault = load
+    runner = ProbeRunner(Path(), quick=True, progress=lambda *_: None, clock=device.clock)
+    made = runner.probe([device], device, ["launch"])
+    assert [one.failure for one in made.measurements] == [None] * 3
+    assert runner.loading_s == pytest.approx(3.0, abs=1e-4)
+
+
 def test_a_kind_that_comes_when_the_time_is_over_is_said() -> None:
     class Stuck(FakeDevice):
         def small_operation(self, count: int, *, backward: bool) -> Callable[[], None]:

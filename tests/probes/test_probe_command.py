@@ -57,7 +57,7 @@ def test_json_is_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_what_cannot_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line, message in (
         (["--device", "cuda:0"], 'PyTorch is not installed, and only it reaches a GPU: pip install "flopwise[torch]"'),
-        (["--only", "matmull"], "'matmull' is not one of matmul"),
+        (["--only", "matmull"], "'matmull' is not one of launch, matmul"),
         (["--threads", "0"], "--threads"),
         (["-o", str(tmp_path)], "a folder; give the name of a file"),
         (["--threads", "1", "--only", "launch"], "the number of threads cannot be set after NumPy is loaded"),

@@ -89,12 +89,15 @@ class ProbeRunner:
     def probe(self, backends: Sequence[Backend], machine: Backend, names: Sequence[str]) -> Probe:
         """Measure the kinds in `names` on each of `backends`, and kinds of the whole machine on `machine`."""
         began, before = self.clock(), Load.now()
+        for backend in backends:
+            self._check_alive(backend)  # its library loads parts of itself with the first operation
+        self.loading_s += self.clock() - began
         plan = list(self._plan(backends, machine, names))
         whole_s = sum(self._seconds(name) for _, name in plan)
         self.total_s = min(whole_s, QUICK_MOST_S if self.quick else MOST_S)
         self._scale = self.total_s / whole_s if plan else 1.0
         limit_s, least_s = (QUICK_LIMIT_S, QUICK_LEAST_S) if self.quick else (LIMIT_S, LEAST_S)
-        self._end = began + max(limit_s - self.loading_s, least_s)
+        self._end = self.clock() + max(limit_s - self.loading_s, least_s)
         measurements: dict[str, list[Measurement]] = defaultdict(list)
         unmeasured = dict[str, str]()
         for number, (backend, name) in enumerate(plan):
@@ -187,7 +190,7 @@ class ProbeRunner:
     def _check_alive(self, backend: Backend) -> None:
         """Add a note if the device no longer answers, since later operations on it fail, too."""
         try:
-            backend.small_operation(1, backward=False)()
+            backend.small_operation(1, backward=backend.trains)()
             backend.wait()
         except Exception as fault:  # noqa: BLE001 - as above
             note = f"{backend.device.id} stopped answering ({_reason(fault)}); later figures are missing"
