@@ -23,7 +23,7 @@ from flopwise.cost.energy import facility_joules
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import Rates, together
 from flopwise.cost.sustained import training_rates
-from flopwise.errors import InfeasibleError, MissingFactError
+from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import PARALLELISM, RECOMPUTE
@@ -69,6 +69,7 @@ from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind
+    from flopwise.training.spec import TrainingSpec
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
@@ -407,13 +408,30 @@ class Undecided(NamedTuple):
 class GivenSettings(NamedTuple):
     """The settings that are given of a layout whose degrees are searched.
 
-    `like`: what is no column of a candidate; `interleave`, `schedule`: those of pipelines, as `needed` says in words.
+    `like`: what is no column of a candidate; `interleave`, `schedule`: those of pipelines, as `needed` says in words;
+    `shard`: ranks of a group of HSDP; `recomputes`: the modes.
     """
 
     like: Layout = Layout()
     interleave: int | None = None
     schedule: str | None = None
     needed: str | None = None
+    micro_batch: int | None = None
+    shard: int | None = None
+    recomputes: tuple[int, ...] = MODES
+
+    @classmethod
+    def of(cls, spec: TrainingSpec, model: Model) -> GivenSettings:
+        """Those of a question.
+
+        Raises: SpecError: options that do not go together, or that name what the model has not.
+        """
+        if spec.shard and spec.pipeline_option:
+            text = f"{spec.pipeline_option} needs pipeline stages, and shard {spec.shard} is searched without"
+            raise SpecError(f"{text}; give one of them")
+        like, chunks = spec.searched_alike(model), None if spec.interleave is None else spec.chunks
+        modes = MODES if spec.recompute_mode() is None else (int(like.recompute),)
+        return cls(like, chunks, spec.schedule, spec.pipeline_option, spec.micro_batch, spec.shard, modes)
 
     @property
     def narrows(self) -> bool:
@@ -422,45 +440,39 @@ class GivenSettings(NamedTuple):
 
     def pipelines(self, tried: Pipelines) -> Pipelines:
         """Of the pipelines that would be `tried`, those that are as given."""
-        chunks: tuple[int, ...] = () if self.interleave is None else (self.interleave,)
-        if not chunks and (self.schedule or "").strip().lower().startswith("interleaved") and not tried.alone:
-            chunks = tuple(tried.virtual)
+        chunks = tried.chunks if self.interleave is None else (self.interleave,)
         return tried._replace(chunks=chunks, needed=self.needed is not None)
 
 
 def layout_search(
     model: Model, recipe: Recipe, *, most: int, least: int = 1, max_tp: int = MAX_TP, max_pp: int = MAX_PP,
-    recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
-    schedule: str | None = None, shard: int | None = None, given: GivenSettings | None = None,
+    given: GivenSettings | None = None,
 ) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
 
     Degrees that its stack does not have are 1; what it computes again where nobody says is computed again unless
-    `recomputes` has nothing of that.
-    `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs. `given`: what
-    holds in all layouts.
+    nothing of that is among the modes of `given`: what holds in all layouts.
 
     Raises: InfeasibleError: the ranks that are to share an expert divide no tensor-parallel degree.
     """
     model = as_trained(model, recipe)
     recipe = as_multiplied(model, recipe)
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
-    has = recipe.stack.degrees
-    recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.recomputes) or recomputes
+    has, given = recipe.stack.degrees, given or GivenSettings()
+    recomputes = tuple(m for m in given.recomputes if RECOMPUTE[m] in recipe.recomputes) or given.recomputes
     max_micro_batch = max(MAX_MICRO_BATCH, MAX_MICRO_TOKENS // limits.seq_len)
-    inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch, has)
-    given = given or GivenSettings()
+    inner = inner_combinations(limits, min(max_tp, most), given.micro_batch or max_micro_batch, has)
     piped = ("pp" in has or given.needed is not None) and not given.like.offload_activations
-    if micro_batch is not None:
-        inner = inner.take(inner.micro_batch == micro_batch)
+    if given.micro_batch is not None:
+        inner = inner.take(inner.micro_batch == given.micro_batch)
     if recipe.ranks_per_expert is not None:
         tried, inner = ascending(inner.tp), inner.take(inner.tp % recipe.ranks_per_expert == 0)
         if tried.size and not inner.tp.size:
             degrees = ", ".join(map(str, tried))
             raise InfeasibleError(f"expert tp {recipe.ranks_per_expert} divides none of the tp tried: {degrees}")
-    pipelines = given.pipelines(Pipelines.of(recipe, schedule))._replace(most=max_pp if piped else 1)
+    pipelines = given.pipelines(Pipelines.of(recipe, given.schedule))._replace(most=max_pp if piped else 1)
     space = layouts(
-        limits, inner, most=most, least=least, recomputes=recomputes, pipelines=pipelines, shard=shard,
+        limits, inner, most=most, least=least, recomputes=recomputes, pipelines=pipelines, shard=given.shard,
         expert_ranks=recipe.expert_ranks(inner.tp, inner.ep),
     )  # fmt: skip
     table = MemoryTable(model, recipe)
@@ -706,7 +718,7 @@ class _NodeSearch:
         layout = replace(whole.take(fewer), recompute_first=blocks)
         step_s = np.asarray(whole_step_s(table, inner[fewer], degree[fewer], layout))
         self.timed += step_s.size
-        rows = self.search.space.rows_of_first(some.row, blocks)
+        rows = some.row + (len(EVERY) + blocks) * self.search.space.size
         new = Rows(rows, step_s, some.num_gpus, nbytes[fewer], some.kinds)
         self.parts.append(new if every else new.take(step_s < self.to_beat_s(new.num_gpus, new.kinds)))
         self.add_least(new.num_gpus, new.kinds, new.step_s)
@@ -745,7 +757,7 @@ class _NodeSearch:
         merged = Rows._make(np.concatenate(columns) for columns in zip(*self.parts, strict=True))
         if every:
             return merged
-        first = self.search.space.has_first(merged.row)
+        first = merged.row >= (1 + len(EVERY)) * self.search.space.size
         if first.any():
             most_s = np.full(len(self.least_s), np.inf)
             others, least_s = merged.take(~first), most_s.copy()
@@ -852,19 +864,16 @@ def _meter_watts(search: LayoutSearch, node: NodeKind | AnyNodes, table: StepTab
 
 
 def fastest_layout(
-    model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None,
-    given: GivenSettings | None = None,
-) -> tuple[Layout, int, int] | None:  # fmt: skip
+    model: Model, recipe: Recipe, built: Cluster, gpus: int, given: GivenSettings | None = None
+) -> tuple[Layout, int, int] | None:
     """The simplest as fast as the fastest layout that fits with a probability of `FITS_WITH`, and how it was found.
 
     Where none is so sure to fit, of those that fit with a plan's `CONFIDENCE`; where none is, the layout that needs the
     least memory: the likeliest to fit. Returns the layout, the number of layouts and how many of them fit with
     `FITS_WITH`, or None if there is no layout.
     """
-    given = given or GivenSettings()
     search = layout_search(
         model, recipe, most=gpus, least=gpus, max_tp=min(built.fabric.domain, 8), max_pp=defaults.SEARCHED_STAGES,
-        recomputes=MODES if recompute is None else (recompute,), micro_batch=micro_batch, schedule=given.schedule,
         given=given,
     )  # fmt: skip
     tried = search.space.size
