@@ -210,6 +210,17 @@ def test_no_step_is_shorter_than_the_bound_that_rules_meshes_out(case: str) -> N
             assert (steps >= least * (1 - 1e-9)).all()
 
 
+@pytest.mark.parametrize(("stack", "precision"), [("nemo", "fp8"), ("fsdp-eager", "bf16")])
+def test_what_hides_beside_other_micro_batches_is_in_no_bound(stack: str, precision: str) -> None:
+    """Messages of experts, by the software's own overlap between nodes and by DualPipe's."""
+    recipe = recipe_with(seq_len=8192, global_batch=128, stack=stack, precision=precision)
+    job = layout_search(load_model("Qwen3-Next-80B-A3B"), recipe, most=64, least=64)
+    table = StepTables().table(job, eight("p5.48xlarge").cluster)
+    for family in job.space.families:
+        bound = floor_s(table, job.space, family, family.recomputes)
+        assert (steps_s(table, job.space, family).min(axis=(0, 1)) >= bound * (1 - 1e-9)).all()
+
+
 def test_no_run_takes_less_than_its_operations_at_the_rates_of_kernels() -> None:
     """Six operations a weight and token (Kaplan et al. 2020), adapters four; attention comes on top, 2 % of GPT-2 XL.
 

@@ -63,7 +63,7 @@ from flopwise.training.memory import (
 )  # fmt: skip
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import FULL, layers_of_fullest
-from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
+from flopwise.training.step import balanced_parts, hides_beside, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
 from flopwise.values import dataclass, replace
 
@@ -507,20 +507,23 @@ def steps_s(table: StepTable, space: Space, family: Family) -> Floats:
 def floor_s(table: StepTable, space: Space, family: Family, modes: tuple[int, ...]) -> Floats:
     """Least seconds of a step for each of `modes` of the table and mesh of `family`, whatever else is chosen.
 
-    What the busiest stage takes for all micro-batches, with what activations on the host add, and the bubble of the
-    most interleaved 1F1B; messages across replicas, launches and the optimizer come on top.
+    What the busiest stage takes for all micro-batches, less the messages that may hide beside other passes, with what
+    activations on the host add, and the bubble of the most interleaved 1F1B; messages across replicas, launches and the
+    optimizer come on top.
     """
     mode, inner, degree = np.array(modes)[:, None], family.inner_index, family.degree_index
-    each_s = table.stage_s
+    each_s, schedules = table.stage_s, np.array([turn.schedule for turn in family.turns])
+    if hides_beside(table, schedules):
+        each_s = each_s - table.stage_beside_s
     if table.moved_bytes is not None:
         known, parts = len(table.moved_bytes), table.stage_parts
         open_s = passes_transfer_s(
             0.0, table.moved_bytes, table.rates, parts[0, :known], parts[1, :known] + parts[2, :known], 1.0
         )
-        each_s = table.stage_s[:known] + open_s
+        each_s = each_s[:known] + open_s
     num_micro = table.recipe.global_batch / (family.dp * space.inner.micro_batch[inner])
     total: Floats = each_s[mode, degree, inner] * num_micro
-    if any(turn.schedule for turn in family.turns):
+    if schedules.any():
         return total
     deepest = max(turn.interleave for turn in family.turns)
     bubble: Floats = table.rest_s[mode, degree, inner] * ((space.degrees[degree] > 1) / deepest)
