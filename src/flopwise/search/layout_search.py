@@ -76,12 +76,10 @@ Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 BLOCK_CELLS = 2**14
 """Devices times inner combinations that are evaluated at once: what is on the way stays in the processor's cache."""
-PARTS = 8
-"""Parts of the range in which the fewest blocks lie, whose ends are tried at once where memory falls unevenly."""
 FEW = 1024
 """Candidates of a family up to which its memory is evaluated with that of others, candidate by candidate."""
 CALL_CANDIDATES = 10_000
-"""Candidates whose steps take as long as what the calls of a step's formulas cost, however few candidates there are."""
+"""Candidates that take as long as what the calls of a step's or of memory's formulas cost, however few there are."""
 TIE = 1.08
 """Layouts whose steps are no longer than this many times the fastest are as fast.
 
@@ -199,10 +197,11 @@ class LayoutSearch:
         none, full = undecided.none_bytes, undecided.full_bytes
         few, many, nbytes = np.zeros_like(chunk), chunk.copy(), full.copy()
         chord = np.ceil(chunk * ((none - capacity) / (none - full))).astype(chunk.dtype) + np.arange(-1, 2)[:, None]
-        parts, turn = np.arange(1, PARTS)[:, None], 0
+        turn = 0
         while (open_ := np.flatnonzero(many - few > 1)).size:
             low, high = few[open_], many[open_]
-            tried = low + parts * (high - low) // PARTS if turn else chord[:, open_]
+            parts = min(int((high - low).max()), max(2, CALL_CANDIDATES // open_.size))
+            tried = low + np.arange(1, parts)[:, None] * (high - low) // parts if turn else chord[:, open_]
             tried, turn = np.clip(tried, low + 1, high - 1), turn + 1
             needed = allocated_and_host(self.memory, replace(layout.take(open_), recompute_first=tried))[0]
             fits = needed <= capacity
@@ -613,14 +612,14 @@ class _NodeSearch:
     def beatable(self, table: StepTable, pieces: Sequence[FamilyPiece]) -> Iterator[list[FamilyPiece]]:
         """Of each piece the meshes that have a choice that fits and might be the fastest, as those before are timed.
 
-        A step takes at least `floor_s`. Where full recompute fits, that of some blocks may. Pieces of one list are
-        timed at once. All are, where they are so few that bounds would take longer than they save.
+        A step takes at least `floor_s`. Pieces of one list are timed at once. All are, where they are so few that
+        bounds would take longer than they save.
         """
         if _num_candidates(pieces) <= CALL_CANDIDATES:
             yield [*pieces]
             return
-        floors = [self.piece_floor_s(table, family, piece) for family, _, piece in pieces]
-        self.time_likeliest(table, pieces, floors)
+        likely, floors = zip(*(self.piece_floors_s(table, family, piece) for family, _, piece in pieces), strict=True)
+        self.time_likeliest(table, pieces, likely)
 
         def open_part(number: int) -> FamilyPiece:
             family, start, piece = pieces[number]
@@ -632,15 +631,16 @@ class _NodeSearch:
             if some:
                 yield some
 
-    def piece_floor_s(self, table: StepTable, family: Family, piece: Piece) -> Floats:
-        """The least seconds of a step on each mesh of a piece of `family`, of the modes of recompute that fit."""
-        possible, modes = piece.open, family.recomputes
-        if self.search.space.like.recomputes_some:  # at least what a step without takes
-            modes = (0,) * len(modes)
-        if self.recomputes_some(family):
-            possible = np.concatenate([possible[:1] | possible[FULL:], possible[1:]])
+    def piece_floors_s(self, table: StepTable, family: Family, piece: Piece) -> tuple[Floats, Floats]:
+        """The least seconds of a step on each mesh of a piece of `family`: of the modes that fit, and of any that may.
+
+        That of some blocks may where full recompute fits, and takes at least what a step without takes.
+        """
+        modes = (0,) * len(family.recomputes) if self.search.space.like.recomputes_some else family.recomputes
         each_s = floor_s(table, self.search.space, family.take(piece.meshes), modes)
-        return np.asarray(np.where(possible, each_s, np.inf).min(axis=0))
+        least_s = np.where(piece.open, each_s, np.inf).min(axis=0)
+        some_s = np.where(piece.open[FULL], each_s[0], np.inf) if self.recomputes_some(family) else least_s
+        return least_s, np.minimum(least_s, some_s)
 
     def recomputes_some(self, family: Family) -> bool:
         """True if full recompute of some blocks is tried beside that of none and all."""
