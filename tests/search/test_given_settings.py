@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flopwise import train
+from flopwise import plan, train
 from flopwise.cost.cluster import cluster
 from flopwise.errors import InfeasibleError, SpecError
 from flopwise.facts.models.catalog import load_model
 from flopwise.search.layout_search import TIE, AnyNodes, GivenSettings, StepTables, layout_search, timed_layouts
 from flopwise.search.space import MAX_MICRO_BATCH, MAX_MICRO_TOKENS
+from flopwise.search.workload import merged_onto
 from flopwise.training.answer import TrainAnswer
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
@@ -79,8 +80,8 @@ def test_no_layout_with_the_setting_is_faster(options: dict[str, Any]) -> None:
 )
 def test_rows_are_what_single_estimates_say(given: GivenSettings) -> None:
     model, recipe, built = load_model("gpt2-medium"), recipe_with(seq_len=1024, global_batch=64), EIGHT
-    modes = (2,) if given.like.recomputes_some else (0, 1, 2)
-    search = layout_search(model, recipe, most=8, least=8, recomputes=modes, schedule=given.schedule, given=given)
+    given = given._replace(recomputes=(2,)) if given.like.recomputes_some else given
+    search = layout_search(model, recipe, most=8, least=8, given=given)
     timed = timed_layouts(search, AnyNodes(built, host_bytes=np.inf), 1.0, StepTables(), every=True)
     assert timed.rows.size > 20
     for place in np.random.default_rng(1).choice(timed.rows.size, 20, replace=False):
@@ -117,3 +118,29 @@ def test_micro_batches_are_tried_as_far_as_memory_allows() -> None:
     recipe = recipe_with(seq_len=256, global_batch=4096)
     tried = set(layout_search(load_model("gpt2"), recipe, most=1).space.inner.micro_batch.tolist())
     assert max(tried) == MAX_MICRO_TOKENS // 256 > MAX_MICRO_BATCH
+
+
+@pytest.mark.parametrize(
+    ("asked", "chunked"), [("1f1b", False), ("interleaved", True), ("Interleaved_1F1B", True), ("zero-bubble", None)]
+)
+def test_a_schedule_means_the_same_to_plan_and_to_train(asked: str, chunked: bool | None) -> None:
+    """Layouts with a pipeline that runs it, and no others; an interleaved one has several chunks a rank."""
+    workload = {
+        "model": "gpt2-medium", "task": "pretrain", "data": {"tokens": "1B", "seq_len": 1024, "global_batch": 64},
+        "constraints": {"gpus": ["h100"], "min_gpus": 8, "max_gpus": 16, "schedule": asked},
+    }  # fmt: skip
+    planned = plan(workload)
+    trained = answer(model="gpt2-medium", seq=1024, global_batch=64, schedule=asked)
+    layouts = [one.layout for one in (*planned.plans, *planned.front)]
+    assert len(layouts) > 2
+    for layout in [*layouts, trained.estimate.job.layout.settings]:
+        assert layout["pp"] > 1
+        assert chunked is None or (layout["interleave"] > 1) is chunked
+        assert layout["schedule"] == (asked if chunked is None else "1f1b")
+    with pytest.raises(SpecError, match=f"schedule {asked} needs pipeline stages; give 2 accelerators or more"):
+        train("gpt2-medium", gpu="h100", seq=1024, global_batch=64, schedule=asked)
+    alone = plan(merged_onto(workload, {"constraints": {"min_gpus": 1, "max_gpus": 1}}))
+    assert not alone.plans
+    assert "no pipeline, which the schedule or interleave asked for needs" in {one.reason for one in alone.ruled_out}
+    with pytest.raises(SpecError, match=f"schedule {asked} needs pipeline stages, and shard 4 is searched without"):
+        plan(merged_onto(workload, {"constraints": {"shard": 4}}))

@@ -23,6 +23,7 @@ from flopwise.facts.models.config import model_from_config
 from flopwise.search.answer import Candidate
 from flopwise.search.layout_search import (
     TIE,
+    GivenSettings,
     LayoutSearch,
     StepTables,
     TimedLayouts,
@@ -207,6 +208,17 @@ def test_no_step_is_shorter_than_the_bound_that_rules_meshes_out(case: str) -> N
             some = replace(job.space.columns(family), recompute=2, recompute_every=every, recompute_first=first)
             steps = whole_step_s(table, family.inner_index, family.degree_index, some)
             assert (steps >= least * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize(("stack", "precision"), [("nemo", "fp8"), ("fsdp-eager", "bf16")])
+def test_what_hides_beside_other_micro_batches_is_in_no_bound(stack: str, precision: str) -> None:
+    """Messages of experts, by the software's own overlap between nodes and by DualPipe's."""
+    recipe = recipe_with(seq_len=8192, global_batch=128, stack=stack, precision=precision)
+    job = layout_search(load_model("Qwen3-Next-80B-A3B"), recipe, most=64, least=64)
+    table = StepTables().table(job, eight("p5.48xlarge").cluster)
+    for family in job.space.families:
+        bound = floor_s(table, job.space, family, family.recomputes)
+        assert (steps_s(table, job.space, family).min(axis=(0, 1)) >= bound * (1 - 1e-9)).all()
 
 
 def test_no_run_takes_less_than_its_operations_at_the_rates_of_kernels() -> None:
@@ -404,7 +416,7 @@ def test_the_best_row_is_the_best_of_all_layouts(
     assert result.step_s.min() == pytest.approx(best, rel=1e-9)
     partly = job.space.layout(int(result.rows[result.step_s.argmin()])).recomputes_some
     assert partly == (hbm_bytes is not None)
-    found = fastest_layout(model, recipe, node.cluster, gpus, recompute=None, micro_batch=None)
+    found = fastest_layout(model, recipe, node.cluster, gpus)
     assert found is not None
     single = estimate(TrainJob(model=model, recipe=recipe, layout=found[0], cluster=node.cluster))
     if not partly:  # else the automatic layout may choose blocks more finely
@@ -474,26 +486,28 @@ def test_every_row_is_a_layout_that_the_estimate_takes(node: NodeKind) -> None:
 def test_only_wanted_modes_and_micro_batches(node: NodeKind) -> None:
     model = load_model("gpt2")
     recipe = recipe_with(seq_len=1024, global_batch=64)
-    job = layout_search(model, recipe, most=16, recomputes=(2,), micro_batch=4)
+    job = layout_search(model, recipe, most=16, given=GivenSettings(recomputes=(2,), micro_batch=4))
     assert {int(job.space.layout(r).recompute) for r in range(0, job.space.size, 7)} == {2}
     assert set(job.space.inner.micro_batch.tolist()) == {4}
-    assert layout_search(model, recipe, most=16, micro_batch=128).space.size == 0
-    assert fastest_layout(model, recipe, node.cluster, 16, recompute=None, micro_batch=128) is None
+    assert layout_search(model, recipe, most=16, given=GivenSettings(micro_batch=128)).space.size == 0
+    assert fastest_layout(model, recipe, node.cluster, 16, GivenSettings(micro_batch=128)) is None
 
 
 @pytest.mark.parametrize(
     ("asked", "turns"),
     [
         ("1f1b", {(1, 0)}),
-        ("interleaved", {(v, 0) for v in (1, 2, 3, 4, 6, 12)}),  # of 24 layers on 2, 4 and 8 stages
+        ("interleaved", {(v, 0) for v in (2, 3, 4, 6, 12)}),  # of 24 layers on 2, 4 and 8 stages
         ("gpipe", {(1, 1)}),
+        ("Interleaved_1F1B", {(v, 0) for v in (2, 3, 4, 6, 12)}),
         ("zb-h1", {(1, 2)}),
         ("zb-v", {(1, 3)}),
         ("dualpipe", {(1, 4)}),
     ],
 )
 def test_only_the_schedule_that_was_asked_for(asked: str, turns: set[tuple[int, int]]) -> None:
-    job = layout_search(load_model("gpt2-medium"), recipe_with(seq_len=1024, global_batch=64), most=16, schedule=asked)
+    model, recipe = load_model("gpt2-medium"), recipe_with(seq_len=1024, global_batch=64)
+    job = layout_search(model, recipe, most=16, given=GivenSettings(schedule=asked))
     found = {
         (int(one.interleave), int(one.schedule))
         for one in (job.space.layout(r) for r in range(0, job.space.size, 11))
@@ -501,7 +515,7 @@ def test_only_the_schedule_that_was_asked_for(asked: str, turns: set[tuple[int, 
     }
     assert found == turns
     with pytest.raises(SpecError, match="nearest: gpipe"):
-        layout_search(load_model("gpt2"), recipe_with(seq_len=1024, global_batch=64), most=16, schedule="gpip")
+        layout_search(model, recipe, most=16, given=GivenSettings(schedule="gpip"))
 
 
 def test_zero_bubble_is_tried_where_the_stack_runs_it() -> None:
@@ -600,7 +614,7 @@ def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:
     sizes = {2**k for k in range(2, 8)} | {6, 12, 36, 72}
     every = {d for d in range(1, 145) if 144 % d == 0}
     assert found == {(r, g) for r in every for g in every & sizes if r % g == 0 and g < r}
-    only = layout_search(model, recipe, most=144, max_tp=1, shard=16).space
+    only = layout_search(model, recipe, most=144, max_tp=1, given=GivenSettings(shard=16)).space
     assert {int(f.dp[i]) for f in only.families for i in range(f.meshes)} == {16, 48, 144}
     assert all(f.zeros == (3,) and f.shard is not None and set(f.shard) == {16} for f in only.families)
 
@@ -609,8 +623,8 @@ def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
     """Where full recompute is the fastest that fits, it is of as few blocks as fit: faster than any row."""
     model, recipe = load_model("Llama-2-13B"), recipe_with(seq_len=6912, global_batch=64, stack="fsdp-compile")
     built = eight().cluster
-    found = fastest_layout(model, recipe, built, 8, recompute=None, micro_batch=None)
-    fixed = fastest_layout(model, recipe, built, 8, recompute=2, micro_batch=None)
+    found = fastest_layout(model, recipe, built, 8)
+    fixed = fastest_layout(model, recipe, built, 8, GivenSettings(recomputes=(2,)))
     assert found is not None
     assert fixed is not None
     layout = found[0]
@@ -633,7 +647,7 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
     built = cluster(load_facts().accelerator("H100-SXM-80"), gpus_per_node=8, network_bytes_per_s_per_gpu=50e9)
     hbm, band = float(built.accelerator.hbm_bytes), memory_band(recipe, FACTS.calibration)
     job = layout_search(model, recipe, most=64, least=64, max_tp=8, max_pp=16)
-    found = fastest_layout(model, recipe, built, 64, recompute=None, micro_batch=None)
+    found = fastest_layout(model, recipe, built, 64)
     assert found is not None
 
     def odds(layout: Layout) -> float:
@@ -651,7 +665,7 @@ def test_the_default_layout_is_the_fastest_that_fits_with_a_probability_of_nine_
     assert len(sure) > 20
     assert all(step_s(layout) >= step_s(found[0]) for layout in sure)
     small = replace(built, accelerator=replace(built.accelerator, hbm_bytes=6 * 2**30))
-    likeliest = fastest_layout(model, recipe, small, 64, recompute=None, micro_batch=None)
+    likeliest = fastest_layout(model, recipe, small, 64)
     assert likeliest is not None
     assert likeliest[2] == 0
     assert all(
@@ -670,7 +684,7 @@ def test_where_none_fits_so_surely_the_fastest_that_a_plan_would_take_is_the_def
     band = memory_band(recipe, FACTS.calibration)
     hbm = needs.min() * band.quantile(0.89)
     tight = replace(built, accelerator=replace(built.accelerator, hbm_bytes=int(hbm)))
-    found = fastest_layout(model, recipe, tight, 64, recompute=None, micro_batch=None)
+    found = fastest_layout(model, recipe, tight, 64)
     assert found is not None
     assert found[2] == 0
 

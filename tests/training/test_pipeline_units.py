@@ -16,7 +16,7 @@ from flopwise.cost.cluster import cluster
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.catalog import load_model
-from flopwise.search.layout_search import fastest_layout, layout_search
+from flopwise.search.layout_search import GivenSettings, fastest_layout, layout_search
 from flopwise.training.estimate import estimate, single_parts, single_table
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import MemoryTable
@@ -106,7 +106,7 @@ def test_the_search_has_the_published_layout_and_says_what_it_leaves_out() -> No
 def test_the_fastest_layout_is_as_fast_as_what_was_measured(stack: str) -> None:
     """On stacks that stand in for that of the report, which has no name, and on those that anyone has."""
     one = job(LLAMA, PUBLISHED, stack=stack)
-    found = fastest_layout(LLAMA, one.recipe, one.cluster, 16_384, recompute=None, micro_batch=None)
+    found = fastest_layout(LLAMA, one.recipe, one.cluster, 16_384)
     assert found is not None
     assert estimate(replace(one, layout=found[0])).mfu_full_attention_frac > 0.95 * MEASURED_MFU
 
@@ -155,7 +155,7 @@ def test_plans_on_such_stacks_cut_sequences_in_two_where_their_own_whole_ones_wo
     weights beside whole ones in 16 bits (torchtitan, `reshard_after_forward` off in pipelines), not whole ones in fp32.
     """
     one = job(LLAMA, PUBLISHED, stack=stack)
-    found = fastest_layout(LLAMA, one.recipe, one.cluster, 16_384, recompute=None, micro_batch=None)
+    found = fastest_layout(LLAMA, one.recipe, one.cluster, 16_384)
     assert found is not None
     layout = found[0]
     mesh = (layout.dp, layout.tp, layout.pp, layout.cp, layout.interleave, layout.micro_batch, layout.zero)
@@ -191,7 +191,7 @@ def test_pipelines_shard_what_their_software_reduces_once(stack: str, sync: Any,
     recipe = replace(job(LLAMA, PUBLISHED, stack=stack).recipe, grad_sync=sync)
     assert recipe.zero_stages(piped=True) == stages
     assert replace(recipe, lora=Lora()).zero_stages(piped=True) == (0, 1)
-    families = layout_search(LLAMA, recipe, most=1024, least=1024, micro_batch=1).space.families
+    families = layout_search(LLAMA, recipe, most=1024, least=1024, given=GivenSettings(micro_batch=1)).space.families
     assert {family.zeros for family in families if len(family.turns) > 1} == {(0,), stages}
 
 

@@ -21,7 +21,7 @@ from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.calibration import Calibration
 from flopwise.facts.catalog import Facts, Resolution
-from flopwise.search.layout_search import StepTables, layout_search, timed_layouts
+from flopwise.search.layout_search import GivenSettings, StepTables, layout_search, timed_layouts
 from flopwise.search.nodes import NodeKind
 from flopwise.search.space import MODES
 from flopwise.training.layout import Recipe
@@ -105,8 +105,8 @@ def _hours_per_token(
     """
     machine = cluster(gpu.accelerator, ambiguous=gpu.note)
     node = NodeKind(cluster=machine, count=math.gcd(gpus, machine.gpus_per_node), priced=(), networked=True)
-    modes = (2,) if recipe.attention == "eager" else MODES
-    job = layout_search(model, recipe, most=gpus, least=gpus, recomputes=modes)
+    given = GivenSettings(recomputes=(2,) if recipe.attention == "eager" else MODES)
+    job = layout_search(model, recipe, most=gpus, least=gpus, given=given)
     layouts = timed_layouts(job, node, 1.0, StepTables(), every=bool(degrees))
     if not layouts.rows.size:
         raise SpecError(f"no layout of {model.name} fits {gpus} x {gpu.accelerator.name}")

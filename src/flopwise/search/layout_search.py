@@ -23,7 +23,7 @@ from flopwise.cost.energy import facility_joules
 from flopwise.cost.precisions import PRECISIONS, SIXTEEN_BIT
 from flopwise.cost.rates import Rates, together
 from flopwise.cost.sustained import training_rates
-from flopwise.errors import InfeasibleError, MissingFactError
+from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts import defaults
 from flopwise.facts.architecture import Model
 from flopwise.facts.software import PARALLELISM, RECOMPUTE
@@ -63,24 +63,23 @@ from flopwise.training.memory import (
 )  # fmt: skip
 from flopwise.training.stage_memory import moved_bytes
 from flopwise.training.stages import FULL, layers_of_fullest
-from flopwise.training.step import balanced_parts, passes_transfer_s, whole_step_s
+from flopwise.training.step import balanced_parts, hides_beside, passes_transfer_s, whole_step_s
 from flopwise.training.step_table import DeviceKernels, StepTable, block_contexts, model_kernels, step_table
 from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.search.nodes import NodeKind
+    from flopwise.training.spec import TrainingSpec
 
 Floats = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 BLOCK_CELLS = 2**14
 """Devices times inner combinations that are evaluated at once: what is on the way stays in the processor's cache."""
-PARTS = 8
-"""Parts of the range in which the fewest blocks lie, whose ends are tried at once where memory falls unevenly."""
 FEW = 1024
 """Candidates of a family up to which its memory is evaluated with that of others, candidate by candidate."""
 CALL_CANDIDATES = 10_000
-"""Candidates whose steps take as long as what the calls of a step's formulas cost, however few candidates there are."""
+"""Candidates that take as long as what the calls of a step's or of memory's formulas cost, however few there are."""
 TIE = 1.08
 """Layouts whose steps are no longer than this many times the fastest are as fast.
 
@@ -198,10 +197,11 @@ class LayoutSearch:
         none, full = undecided.none_bytes, undecided.full_bytes
         few, many, nbytes = np.zeros_like(chunk), chunk.copy(), full.copy()
         chord = np.ceil(chunk * ((none - capacity) / (none - full))).astype(chunk.dtype) + np.arange(-1, 2)[:, None]
-        parts, turn = np.arange(1, PARTS)[:, None], 0
+        turn = 0
         while (open_ := np.flatnonzero(many - few > 1)).size:
             low, high = few[open_], many[open_]
-            tried = low + parts * (high - low) // PARTS if turn else chord[:, open_]
+            parts = min(int((high - low).max()), max(2, CALL_CANDIDATES // open_.size))
+            tried = low + np.arange(1, parts)[:, None] * (high - low) // parts if turn else chord[:, open_]
             tried, turn = np.clip(tried, low + 1, high - 1), turn + 1
             needed = allocated_and_host(self.memory, replace(layout.take(open_), recompute_first=tried))[0]
             fits = needed <= capacity
@@ -407,13 +407,30 @@ class Undecided(NamedTuple):
 class GivenSettings(NamedTuple):
     """The settings that are given of a layout whose degrees are searched.
 
-    `like`: what is no column of a candidate; `interleave`, `schedule`: those of pipelines, as `needed` says in words.
+    `like`: what is no column of a candidate; `interleave`, `schedule`: those of pipelines, as `needed` says in words;
+    `shard`: ranks of a group of HSDP; `recomputes`: the modes.
     """
 
     like: Layout = Layout()
     interleave: int | None = None
     schedule: str | None = None
     needed: str | None = None
+    micro_batch: int | None = None
+    shard: int | None = None
+    recomputes: tuple[int, ...] = MODES
+
+    @classmethod
+    def of(cls, spec: TrainingSpec, model: Model) -> GivenSettings:
+        """Those of a question.
+
+        Raises: SpecError: options that do not go together, or that name what the model has not.
+        """
+        if spec.shard and spec.pipeline_option:
+            text = f"{spec.pipeline_option} needs pipeline stages, and shard {spec.shard} is searched without"
+            raise SpecError(f"{text}; give one of them")
+        like, chunks = spec.searched_alike(model), None if spec.interleave is None else spec.chunks
+        modes = MODES if spec.recompute_mode() is None else (int(like.recompute),)
+        return cls(like, chunks, spec.schedule, spec.pipeline_option, spec.micro_batch, spec.shard, modes)
 
     @property
     def narrows(self) -> bool:
@@ -422,45 +439,39 @@ class GivenSettings(NamedTuple):
 
     def pipelines(self, tried: Pipelines) -> Pipelines:
         """Of the pipelines that would be `tried`, those that are as given."""
-        chunks: tuple[int, ...] = () if self.interleave is None else (self.interleave,)
-        if not chunks and (self.schedule or "").strip().lower().startswith("interleaved") and not tried.alone:
-            chunks = tuple(tried.virtual)
+        chunks = tried.chunks if self.interleave is None else (self.interleave,)
         return tried._replace(chunks=chunks, needed=self.needed is not None)
 
 
 def layout_search(
     model: Model, recipe: Recipe, *, most: int, least: int = 1, max_tp: int = MAX_TP, max_pp: int = MAX_PP,
-    recomputes: tuple[int, ...] = MODES, micro_batch: int | None = None,
-    schedule: str | None = None, shard: int | None = None, given: GivenSettings | None = None,
+    given: GivenSettings | None = None,
 ) -> LayoutSearch:  # fmt: skip
     """The whole space of `recipe` on `least` to `most` GPUs, with the memory of every candidate.
 
     Degrees that its stack does not have are 1; what it computes again where nobody says is computed again unless
-    `recomputes` has nothing of that.
-    `schedule`: the one of pipelines, by name; None: 1F1B, interleaved, and what else the stack runs. `given`: what
-    holds in all layouts.
+    nothing of that is among the modes of `given`: what holds in all layouts.
 
     Raises: InfeasibleError: the ranks that are to share an expert divide no tensor-parallel degree.
     """
     model = as_trained(model, recipe)
     recipe = as_multiplied(model, recipe)
     limits = LayoutLimits.of(model, int(recipe.seq_len), int(recipe.global_batch))
-    has = recipe.stack.degrees
-    recomputes = tuple(m for m in recomputes if RECOMPUTE[m] in recipe.recomputes) or recomputes
+    has, given = recipe.stack.degrees, given or GivenSettings()
+    recomputes = tuple(m for m in given.recomputes if RECOMPUTE[m] in recipe.recomputes) or given.recomputes
     max_micro_batch = max(MAX_MICRO_BATCH, MAX_MICRO_TOKENS // limits.seq_len)
-    inner = inner_combinations(limits, min(max_tp, most), micro_batch or max_micro_batch, has)
-    given = given or GivenSettings()
+    inner = inner_combinations(limits, min(max_tp, most), given.micro_batch or max_micro_batch, has)
     piped = ("pp" in has or given.needed is not None) and not given.like.offload_activations
-    if micro_batch is not None:
-        inner = inner.take(inner.micro_batch == micro_batch)
+    if given.micro_batch is not None:
+        inner = inner.take(inner.micro_batch == given.micro_batch)
     if recipe.ranks_per_expert is not None:
         tried, inner = ascending(inner.tp), inner.take(inner.tp % recipe.ranks_per_expert == 0)
         if tried.size and not inner.tp.size:
             degrees = ", ".join(map(str, tried))
             raise InfeasibleError(f"expert tp {recipe.ranks_per_expert} divides none of the tp tried: {degrees}")
-    pipelines = given.pipelines(Pipelines.of(recipe, schedule))._replace(most=max_pp if piped else 1)
+    pipelines = given.pipelines(Pipelines.of(recipe, given.schedule))._replace(most=max_pp if piped else 1)
     space = layouts(
-        limits, inner, most=most, least=least, recomputes=recomputes, pipelines=pipelines, shard=shard,
+        limits, inner, most=most, least=least, recomputes=recomputes, pipelines=pipelines, shard=given.shard,
         expert_ranks=recipe.expert_ranks(inner.tp, inner.ep),
     )  # fmt: skip
     table = MemoryTable(model, recipe)
@@ -495,20 +506,23 @@ def steps_s(table: StepTable, space: Space, family: Family) -> Floats:
 def floor_s(table: StepTable, space: Space, family: Family, modes: tuple[int, ...]) -> Floats:
     """Least seconds of a step for each of `modes` of the table and mesh of `family`, whatever else is chosen.
 
-    What the busiest stage takes for all micro-batches, with what activations on the host add, and the bubble of the
-    most interleaved 1F1B; messages across replicas, launches and the optimizer come on top.
+    What the busiest stage takes for all micro-batches, less the messages that may hide beside other passes, with what
+    activations on the host add, and the bubble of the most interleaved 1F1B; messages across replicas, launches and the
+    optimizer come on top.
     """
     mode, inner, degree = np.array(modes)[:, None], family.inner_index, family.degree_index
-    each_s = table.stage_s
+    each_s, schedules = table.stage_s, np.array([turn.schedule for turn in family.turns])
+    if hides_beside(table, schedules):
+        each_s = each_s - table.stage_beside_s
     if table.moved_bytes is not None:
         known, parts = len(table.moved_bytes), table.stage_parts
         open_s = passes_transfer_s(
             0.0, table.moved_bytes, table.rates, parts[0, :known], parts[1, :known] + parts[2, :known], 1.0
         )
-        each_s = table.stage_s[:known] + open_s
+        each_s = each_s[:known] + open_s
     num_micro = table.recipe.global_batch / (family.dp * space.inner.micro_batch[inner])
     total: Floats = each_s[mode, degree, inner] * num_micro
-    if any(turn.schedule for turn in family.turns):
+    if schedules.any():
         return total
     deepest = max(turn.interleave for turn in family.turns)
     bubble: Floats = table.rest_s[mode, degree, inner] * ((space.degrees[degree] > 1) / deepest)
@@ -598,14 +612,14 @@ class _NodeSearch:
     def beatable(self, table: StepTable, pieces: Sequence[FamilyPiece]) -> Iterator[list[FamilyPiece]]:
         """Of each piece the meshes that have a choice that fits and might be the fastest, as those before are timed.
 
-        A step takes at least `floor_s`. Where full recompute fits, that of some blocks may. Pieces of one list are
-        timed at once. All are, where they are so few that bounds would take longer than they save.
+        A step takes at least `floor_s`. Pieces of one list are timed at once. All are, where they are so few that
+        bounds would take longer than they save.
         """
         if _num_candidates(pieces) <= CALL_CANDIDATES:
             yield [*pieces]
             return
-        floors = [self.piece_floor_s(table, family, piece) for family, _, piece in pieces]
-        self.time_likeliest(table, pieces, floors)
+        likely, floors = zip(*(self.piece_floors_s(table, family, piece) for family, _, piece in pieces), strict=True)
+        self.time_likeliest(table, pieces, likely)
 
         def open_part(number: int) -> FamilyPiece:
             family, start, piece = pieces[number]
@@ -617,15 +631,16 @@ class _NodeSearch:
             if some:
                 yield some
 
-    def piece_floor_s(self, table: StepTable, family: Family, piece: Piece) -> Floats:
-        """The least seconds of a step on each mesh of a piece of `family`, of the modes of recompute that fit."""
-        possible, modes = piece.open, family.recomputes
-        if self.search.space.like.recomputes_some:  # at least what a step without takes
-            modes = (0,) * len(modes)
-        if self.recomputes_some(family):
-            possible = np.concatenate([possible[:1] | possible[FULL:], possible[1:]])
+    def piece_floors_s(self, table: StepTable, family: Family, piece: Piece) -> tuple[Floats, Floats]:
+        """The least seconds of a step on each mesh of a piece of `family`: of the modes that fit, and of any that may.
+
+        That of some blocks may where full recompute fits, and takes at least what a step without takes.
+        """
+        modes = (0,) * len(family.recomputes) if self.search.space.like.recomputes_some else family.recomputes
         each_s = floor_s(table, self.search.space, family.take(piece.meshes), modes)
-        return np.asarray(np.where(possible, each_s, np.inf).min(axis=0))
+        least_s = np.where(piece.open, each_s, np.inf).min(axis=0)
+        some_s = np.where(piece.open[FULL], each_s[0], np.inf) if self.recomputes_some(family) else least_s
+        return least_s, np.minimum(least_s, some_s)
 
     def recomputes_some(self, family: Family) -> bool:
         """True if full recompute of some blocks is tried beside that of none and all."""
@@ -706,7 +721,7 @@ class _NodeSearch:
         layout = replace(whole.take(fewer), recompute_first=blocks)
         step_s = np.asarray(whole_step_s(table, inner[fewer], degree[fewer], layout))
         self.timed += step_s.size
-        rows = self.search.space.rows_of_first(some.row, blocks)
+        rows = some.row + (len(EVERY) + blocks) * self.search.space.size
         new = Rows(rows, step_s, some.num_gpus, nbytes[fewer], some.kinds)
         self.parts.append(new if every else new.take(step_s < self.to_beat_s(new.num_gpus, new.kinds)))
         self.add_least(new.num_gpus, new.kinds, new.step_s)
@@ -745,7 +760,7 @@ class _NodeSearch:
         merged = Rows._make(np.concatenate(columns) for columns in zip(*self.parts, strict=True))
         if every:
             return merged
-        first = self.search.space.has_first(merged.row)
+        first = merged.row >= (1 + len(EVERY)) * self.search.space.size
         if first.any():
             most_s = np.full(len(self.least_s), np.inf)
             others, least_s = merged.take(~first), most_s.copy()
@@ -852,19 +867,16 @@ def _meter_watts(search: LayoutSearch, node: NodeKind | AnyNodes, table: StepTab
 
 
 def fastest_layout(
-    model: Model, recipe: Recipe, built: Cluster, gpus: int, *, recompute: int | None, micro_batch: int | None,
-    given: GivenSettings | None = None,
-) -> tuple[Layout, int, int] | None:  # fmt: skip
+    model: Model, recipe: Recipe, built: Cluster, gpus: int, given: GivenSettings | None = None
+) -> tuple[Layout, int, int] | None:
     """The simplest as fast as the fastest layout that fits with a probability of `FITS_WITH`, and how it was found.
 
     Where none is so sure to fit, of those that fit with a plan's `CONFIDENCE`; where none is, the layout that needs the
     least memory: the likeliest to fit. Returns the layout, the number of layouts and how many of them fit with
     `FITS_WITH`, or None if there is no layout.
     """
-    given = given or GivenSettings()
     search = layout_search(
         model, recipe, most=gpus, least=gpus, max_tp=min(built.fabric.domain, 8), max_pp=defaults.SEARCHED_STAGES,
-        recomputes=MODES if recompute is None else (recompute,), micro_batch=micro_batch, schedule=given.schedule,
         given=given,
     )  # fmt: skip
     tried = search.space.size

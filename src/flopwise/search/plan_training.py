@@ -25,6 +25,7 @@ from flopwise.facts.models.positions import check_length
 from flopwise.ops.flops import causal_forward_flops
 from flopwise.search.answer import SILENT, Candidate, ComparedFigures, Lever, Listeners, PlanDraft, device_levers
 from flopwise.search.layout_search import (
+    GivenSettings,
     LayoutSearch,
     StepTables,
     TimedLayouts,
@@ -78,7 +79,6 @@ from flopwise.training.layout import Attention, Inner, Recipe
 from flopwise.training.memory import memory_band
 from flopwise.training.on_device import recipe_on
 from flopwise.training.run import StepRun
-from flopwise.training.schedules import schedule_code
 from flopwise.training.stages import mode_index
 from flopwise.training.start import training_start_s
 from flopwise.training.step import passes_transfer_s
@@ -114,8 +114,7 @@ def check_training(workload: Resolved, model: Model, facts: Facts) -> tuple[str,
     """
     spec = workload.training
     recipe_list, _ = recipes(workload, model, spec.first_stack(facts, model), facts)
-    if spec.schedule is not None:
-        schedule_code(spec.schedule)
+    GivenSettings.of(spec, model)
     first = recipe_list[0]
     split_model(model, first.frozen)
     if first.lora is not None:
@@ -466,7 +465,7 @@ def _options(
     order of their lower bounds, until it says that some are plans; not where most of them are known.
     """
     options: list[TrainingOption] = []
-    tokens = workload.tokens or 0.0
+    tokens, given = workload.tokens or 0.0, GivenSettings.of(workload.training, model)
     work = [(software, *recipes(workload, model, facts.stack(software), facts)) for software in groups]
     draft.assumptions += dict.fromkeys(text for _, _, notes in work for text in notes)
     pairs = [pair for software, allowed, _ in work for pair in _by_recipe(allowed, groups[software])]
@@ -475,8 +474,7 @@ def _options(
     report, most_nodes = advance or (lambda *_: None), max((len(nodes) for _, _, nodes in pairs), default=0)
     for precision, recipe, nodes in pairs:
         best = bests.setdefault(precision, {})
-        schedule, shard = workload.training.schedule, workload.training.shard
-        kept = _kept_layouts(model, recipe, workload.max_gpus, workload.min_gpus, schedule, shard)
+        kept = _kept_layouts(model, recipe, workload.max_gpus, workload.min_gpus, given)
         if alone and kept.nbytes > MOST_KEPT_BYTES:
             _kept_layouts.cache_clear()
             _with_memory.cache_clear()
@@ -589,11 +587,9 @@ class OpenRecipe:
 
 
 @lru_cache(maxsize=8)
-def _kept_layouts(
-    model: Model, recipe: Recipe, most: int, least: int, schedule: str | None, shard: int | None
-) -> KeptLayouts:
+def _kept_layouts(model: Model, recipe: Recipe, most: int, least: int, given: GivenSettings) -> KeptLayouts:
     """The layouts of a recipe, whose times are to be filled in."""
-    return KeptLayouts(_with_memory(model, alike_in_memory(recipe), most, least, schedule, shard).of_recipe(recipe))
+    return KeptLayouts(_with_memory(model, alike_in_memory(recipe), most, least, given).of_recipe(recipe))
 
 
 def alike_in_memory(recipe: Recipe) -> Recipe:
@@ -612,11 +608,9 @@ def alike_in_memory(recipe: Recipe) -> Recipe:
 
 
 @lru_cache(maxsize=8)
-def _with_memory(
-    model: Model, recipe: Recipe, most: int, least: int, schedule: str | None, shard: int | None
-) -> LayoutSearch:
+def _with_memory(model: Model, recipe: Recipe, most: int, least: int, given: GivenSettings) -> LayoutSearch:
     """The layouts of all recipes that take the memory of this one."""
-    return layout_search(model, recipe, most=most, least=least, schedule=schedule, shard=shard)
+    return layout_search(model, recipe, most=most, least=least, given=given)
 
 
 def _by_recipe(allowed: Iterable[Recipe], nodes: Iterable[NodeKind]) -> list[tuple[str, Recipe, list[NodeKind]]]:

@@ -13,7 +13,7 @@ from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import check_length
 from flopwise.facts.spec import ModelName, SourceSpec
-from flopwise.search.layout_search import fastest_layout
+from flopwise.search.layout_search import GivenSettings, fastest_layout
 from flopwise.search.space import MAX_INTERLEAVE, MODES, LayoutLimits, powers_of_two
 from flopwise.training.estimate import TrainEstimate, estimate
 from flopwise.training.job import TrainJob
@@ -207,7 +207,7 @@ def _candidates(
                 for v in chunks
                 for mode in MODES
             ]
-    best = fastest_layout(model, recipe, cluster, count, recompute=None, micro_batch=micro_batch)
+    best = fastest_layout(model, recipe, cluster, count, GivenSettings(micro_batch=micro_batch))
     if best is None:
         reasons["hybrid"] = f"no layout of {count:,} GPUs divides {batch:,} sequences"
     else:

@@ -21,7 +21,7 @@ from flopwise.facts.architecture import Model
 from flopwise.ops.columns import ascending
 from flopwise.ops.types import Ints
 from flopwise.training.layout import COLUMNS, ENDS, Inner, Layout, Recipe
-from flopwise.training.schedules import NAMES, SCHEDULES, Pipe, runs, schedule_code
+from flopwise.training.schedules import INTERLEAVED, NAMES, SCHEDULES, Pipe, runs, schedule_code, schedule_name
 from flopwise.training.stages import FULL, Partial, cuts_alike, partials_of
 from flopwise.values import dataclass, replace
 
@@ -115,10 +115,10 @@ class Pipelines(NamedTuple):
             codes = sorted({schedule_code(name) for name in recipe.stack.schedules})
             quicker = (code for code in codes if SCHEDULES[NAMES[code]].splits_backward)  # GPipe never is
             return Pipelines(tuple(quicker), unpiped=unpiped, piped=piped)
-        code = schedule_code(schedule)
-        if code:
-            return Pipelines((code,), interleaved=False, alone=True, unpiped=unpiped, piped=piped)
-        return Pipelines(interleaved=schedule.strip().lower() != NAMES[0], unpiped=unpiped, piped=piped)
+        if (name := schedule_name(schedule)) == INTERLEAVED:
+            return Pipelines(chunks=tuple(range(2, MAX_INTERLEAVE + 1)), unpiped=unpiped, piped=piped)
+        codes = (NAMES.index(name),) if name != NAMES[0] else ()
+        return Pipelines(codes, interleaved=False, alone=bool(codes), unpiped=unpiped, piped=piped)
 
     def turns(self, chosen: Iterable[Turns]) -> tuple[Turns, ...]:
         """The turns that are tried on meshes where `chosen` are possible."""
@@ -275,14 +275,6 @@ class Space:
             schedule=choice(schedules, 1) if any(schedules) else 0, recompute=choice(family.recomputes, 2),
         )  # fmt: skip
 
-    def rows_of_first(self, rows: Index, blocks: Column) -> Index:
-        """Of these rows with full recompute those with recompute of so many first blocks of each chunk only."""
-        return rows + (len(EVERY) + blocks) * self.size
-
-    def has_first(self, rows: Index) -> NDArray[np.bool_]:
-        """True for the rows of `rows_of_first`."""
-        return rows >= (1 + len(EVERY)) * self.size
-
     def at_rows(self, rows: Index) -> tuple[Index, Index, Layout]:
         """These candidates: where `inner` and `degrees` have them, and their columns, each of the shape of `rows`."""
         some, rows = np.divmod(rows, max(self.size, 1))
@@ -378,6 +370,10 @@ def layouts(
         inner_index=i[kept], degree_index=d[kept], dp=dp[kept], num_gpus=gpus[kept], shard=None, zeros=(), turns=(),
         recomputes=recomputes,
     )  # fmt: skip
+    if pipelines.needed:
+        piped = degrees[meshes.degree_index] > 1
+        ruled_out["no pipeline, which the schedule or interleave asked for needs"] = int((~piped).sum())
+        meshes = meshes.take(np.flatnonzero(piped))
     if pipelines.interleaved:
         _count_uneven(limits, inner, degrees, meshes, ruled_out)
     families = tuple(_families(limits, inner, degrees, meshes, pipelines, shard, of_experts))
@@ -410,8 +406,6 @@ def _families(
     if pipelines.alone:
         possible = _possible(limits, inner, degrees, meshes, pipelines.codes[0], min(pipelines.chunks, default=1))
         meshes = meshes.take(np.flatnonzero(possible))
-    if pipelines.needed:
-        meshes = meshes.take(np.flatnonzero(degrees[meshes.degree_index] > 1))
     pp, dp = degrees[meshes.degree_index], meshes.dp
     micro = inner.micro_batch[meshes.inner_index]
     ranks = dp * inner.cp[meshes.inner_index]
@@ -434,7 +428,7 @@ def _families(
         chosen = pipelines.turns(one for bit, one in enumerate(turns, start=2) if value >> bit & 1)
         if chosen:
             yield replace(meshes.take(np.flatnonzero(key == value)), zeros=zeros, turns=chosen)
-    if pipelines.needed or (only is None and 3 not in pipelines.unpiped):
+    if only is None and 3 not in pipelines.unpiped:
         return
     tp, of_experts = inner.tp[meshes.inner_index], expert_ranks[meshes.inner_index]
     mesh, shard = sharding_groups(ranks, tp, of_experts, np.flatnonzero(pp == 1), only)

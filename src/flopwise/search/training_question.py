@@ -16,7 +16,6 @@ from flopwise.facts import defaults
 from flopwise.facts.accelerators import Accelerator
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.software import RECOMPUTE
 from flopwise.facts.spec import DatedSourceSpec, ModelName, SourceSpec
 from flopwise.options import changed_options
 from flopwise.provenance import Kind, implied_kinds
@@ -143,26 +142,18 @@ def _layout(
             layout, why = usual_recompute(model, recipe, layout, cluster.accelerator)
             return layout, "given", (*spec.replication_note(layout), *why)
         return layout, "given", spec.replication_note(layout)
-    chunks = None if spec.interleave is None else spec.chunks
-    given = GivenSettings(spec.searched_alike(model), chunks, spec.schedule, spec.pipeline_option)
-    if spec.pipeline_option is not None and gpus == 1:
-        raise SpecError(f"{spec.pipeline_option} needs pipeline stages; give 2 accelerators or more (--gpus)")
-    layout, laid_out = _best_layout(
-        model, recipe, cluster, gpus, recompute=spec.recompute_mode(), micro_batch=spec.micro_batch, given=given
-    )
-    return layout, laid_out, ()
+    given = GivenSettings.of(spec, model)
+    if given.needed is not None and gpus == 1:
+        raise SpecError(f"{given.needed} needs pipeline stages; give 2 accelerators or more (--gpus)")
+    return *_best_layout(model, recipe, cluster, gpus, given), ()
 
 
-def _best_layout(
-    model: Model, recipe: Recipe, cluster: Cluster, gpus: int, *, recompute: str | None, micro_batch: int | None,
-    given: GivenSettings,
-) -> tuple[Layout, str]:  # fmt: skip
+def _best_layout(model: Model, recipe: Recipe, cluster: Cluster, gpus: int, given: GivenSettings) -> tuple[Layout, str]:
     """The fastest layout that surely fits, or where none does the likeliest to fit; and how it was found.
 
     Raises: InfeasibleError: the global batch does not divide over the GPUs in any layout, or none is as `given`.
     """
-    mode = None if recompute is None else RECOMPUTE.index(recompute)
-    best = fastest_layout(model, recipe, cluster, gpus, recompute=mode, micro_batch=micro_batch, given=given)
+    best, micro_batch = fastest_layout(model, recipe, cluster, gpus, given), given.micro_batch
     if best is None:
         batch, unit = int(recipe.global_batch), gpus * (micro_batch or 1)
         if micro_batch and batch % micro_batch:

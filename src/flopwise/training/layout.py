@@ -119,7 +119,7 @@ class Layout:
 
     def shape(self) -> tuple[int, ...]:
         """The shape that the columns broadcast to: () for one candidate."""
-        return np.broadcast_shapes(*(np.shape(c) for c in self.columns))
+        return np.broadcast_shapes(*{np.shape(c) for c in self.columns})
 
     def take(self, rows: NDArray[np.intp]) -> Layout:
         """Only these candidates of a layout whose columns are of one shape."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -56,31 +58,43 @@ class Memory:
         return "every rank" if stage < 0 else _STAGES[stage]
 
 
-def _sum(items: dict[str, Floats]) -> Floats:
-    """The sum of items, columns touched only where there is something to add."""
+def _apart(items: dict[str, Floats]) -> tuple[float, list[Array]]:
+    """The sum of the items that are numbers, and those that are columns."""
     plain = sum(v for v in items.values() if isinstance(v, float))
-    columns = [v for v in items.values() if not isinstance(v, float)]
+    return plain, [v for v in items.values() if not isinstance(v, float)]
+
+
+def _total(plain: float, columns: Sequence[Array]) -> Floats:
+    """The sum of a number and columns, these touched only where there is something to add."""
     if not columns:
         return plain
-    total = columns[0] + plain if plain else columns[0]
-    for column in columns[1:]:
-        total = total + column
-    return total
+    return reduce(add, columns[1:], columns[0] + plain if plain else columns[0])
 
 
-def _moments(parts: StageBytes) -> tuple[Floats, list[Floats], Floats]:
-    """Bytes of one stage that stand, those that each moment adds, and the most of these."""
-    added = [_sum(moment) for moment in parts.moments]
-    peak = added[0]
-    for other in added[1:]:
-        if not isinstance(other, float) or other:
-            peak = np.maximum(peak, other)
-    return _sum(parts.fixed), added, peak
+def _sum(items: dict[str, Floats]) -> Floats:
+    """The sum of items."""
+    return _total(*_apart(items))
+
+
+def _peak(moments: Sequence[dict[str, Floats]]) -> Floats:
+    """The most that any of the moments adds.
+
+    Columns that the first two end with are added to the larger of their sums before: as rounding keeps order, the same
+    as the larger sum. What is smaller than a column of all candidates is so compared first.
+    """
+    (plain, before), (other_plain, after), *others = map(_apart, moments)
+    both: list[Array] = []
+    while min(len(before), len(after)) > 1 and before[-1] is after[-1]:
+        both.insert(0, before.pop())
+        after.pop()
+    fullest = reduce(add, both, np.maximum(_total(plain, before), _total(other_plain, after)))
+    later = [total for total in (_total(*each) for each in others) if not isinstance(total, float) or total]
+    return np.maximum(reduce(np.maximum, later), fullest) if later else fullest
 
 
 def _items(parts: StageBytes) -> tuple[dict[str, Floats], Floats, list[Floats]]:
     """Items of one stage at its fullest moment, their sum, and its bytes at each moment."""
-    fixed, added, peak = _moments(parts)
+    fixed, added, peak = _sum(parts.fixed), [_sum(moment) for moment in parts.moments], _peak(parts.moments)
     items = dict(parts.fixed)
     earlier: Floats = 0.0  # 1.0 where an earlier moment is the fullest already
     for moment, total in zip(parts.moments, added, strict=True):
@@ -122,8 +136,8 @@ def allocated_and_host(table: MemoryTable, layout: Layout) -> tuple[Floats, Floa
     host: Floats = 0.0
     for number, stage in enumerate(pipeline_stages(table, layout)):
         parts = run.parts(stage)
-        fixed, _, peak = _moments(parts)
-        best = np.maximum(best, fixed + peak) if number else fixed + peak
+        needed = _sum(parts.fixed) + _peak(parts.moments)
+        best = np.maximum(best, needed) if number else needed
         host = np.maximum(host, parts.host)
     return _plain(best, shape), _plain(host, shape)
 

@@ -223,26 +223,34 @@ SCHEDULES = {
 }  # fmt: skip
 """By name; `Layout.schedule` is the place in this order. 1F1B with several chunks a stage is the interleaved one."""
 NAMES = tuple(SCHEDULES)
+INTERLEAVED = "interleaved"
+"""1F1B with at least two chunks a rank."""
 ALIASES = {
-    "interleaved": "1f1b", "interleaved-1f1b": "1f1b", "zb-h1": "zero-bubble", "zb1p": "zero-bubble", "zbv": "zb-v",
+    "interleaved-1f1b": INTERLEAVED, "zb-h1": "zero-bubble", "zb1p": "zero-bubble", "zbv": "zb-v",
     "dualpipev": "dualpipe-v",
 }  # fmt: skip
 """Other names of schedules."""
 
 
-def schedule_code(name: str) -> int:
-    """The value of `Layout.schedule` for a schedule's name.
+def schedule_name(name: str) -> str:
+    """The name of a schedule, one of `NAMES` or `INTERLEAVED`, by any of its names however it is spelt.
 
     Raises:
         SpecError: there is no such schedule; says which there are.
     """
     folded = name.strip().lower().replace("_", "-")
-    folded = ALIASES.get(folded, folded)
-    if folded not in SCHEDULES:
-        near = nearest_names(folded, (*NAMES, *ALIASES))
+    folded, allowed = ALIASES.get(folded, folded), (*NAMES, INTERLEAVED)
+    if folded not in allowed:
+        near = nearest_names(folded, (*allowed, *ALIASES))
         nearest = f", nearest: {near[0]}" if near else ""
-        raise SpecError(f"unknown schedule {name[:40]!r}{nearest}; allowed: {', '.join((*NAMES, 'interleaved'))}")
-    return NAMES.index(folded)
+        raise SpecError(f"unknown schedule {name[:40]!r}{nearest}; allowed: {', '.join(allowed)}")
+    return folded
+
+
+def schedule_code(name: str) -> int:
+    """The value of `Layout.schedule` for a schedule's name. Raises: as `schedule_name`."""
+    known = schedule_name(name)
+    return 0 if known == INTERLEAVED else NAMES.index(known)
 
 
 PAIRED_LATE = 1.25

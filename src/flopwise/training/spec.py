@@ -431,7 +431,7 @@ class TrainingSpec(Spec):
     def beyond_megatron(self) -> bool:
         """True if what Megatron-Core has not is asked for: sharded gradients or weights, other pipelines' schedules."""
         shards = self.fsdp or self.shard is not None or (self.zero or 0) > 1
-        return shards or self.schedule not in {None, "1f1b", "interleaved"}
+        return shards or self._schedule() > 0
 
     def stack_on(self, accelerator: Accelerator, facts: Facts, model: Model | None) -> TrainingStack | None:
         """The training software on a device: as named, or the usual one that runs there; None where none does.
@@ -603,12 +603,12 @@ class TrainingSpec(Spec):
     @property
     def chunks(self) -> int:
         """Virtual stages of a rank: as said, or the fewest that make a schedule interleaved."""
-        from flopwise.training.schedules import ALIASES
+        from flopwise.training.schedules import INTERLEAVED, schedule_name
 
-        name = (self.schedule or "").strip().lower()
+        name = None if self.schedule is None else schedule_name(self.schedule)
         if name == "1f1b" and (self.interleave or 1) > 1:
             raise SpecError(f"schedule 1f1b runs one chunk a stage, not {self.interleave}; give schedule interleaved")
-        if name not in ALIASES or not name.startswith("interleaved"):
+        if name != INTERLEAVED:
             return self.interleave or 1
         if self.interleave == 1:
             raise SpecError("schedule interleaved needs at least 2 virtual stages a rank; leave out interleave 1")

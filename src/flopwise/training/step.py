@@ -61,13 +61,18 @@ def step_parts(table: StepTable, inner: Index, degree: Index, layout: Layout) ->
 
     Source and assumptions: `_lines`, and of what all wait for the slowest rank `waiting_frac`.
     """
-    lines = _lines(table, inner, degree, layout)
-    return {**lines, STRAGGLERS: _sum_s(lines) * waiting_frac(layout.num_gpus, table.jitter_frac)}
+    lines = _lines(table, inner, degree, layout, table.modes(layout, degree, inner))
+    return {**lines, **_stragglers(table, layout, lines)}
+
+
+def _stragglers(table: StepTable, layout: Layout, lines: dict[str, Floats]) -> dict[str, Floats]:
+    """The line of what all wait for the slowest rank. Source and assumptions: `waiting_frac`."""
+    return {STRAGGLERS: _sum_s(lines) * waiting_frac(layout.num_gpus, table.jitter_frac)}
 
 
 def whole_step_s(table: StepTable, inner: Index, degree: Index, layout: Layout) -> Floats:
     """Seconds of one optimizer step. Source and assumptions: as `step_parts`, whose sum it is."""
-    lines = _lines(table, inner, degree, layout)
+    lines = _lines(table, inner, degree, layout, table.modes(layout, degree, inner))
     return _sum_s(lines) * (1.0 + waiting_frac(layout.num_gpus, table.jitter_frac))
 
 
@@ -80,12 +85,14 @@ def _sum_s(lines: dict[str, Floats]) -> Floats:
     return reduce(add, others, total)
 
 
-def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dict[str, Floats]:
+def _lines(
+    table: StepTable, inner: Index, degree: Index, layout: Layout, by_mode: tuple[StepTable, tuple[Index, Index, Index]]
+) -> dict[str, Floats]:
     """Seconds of one optimizer step by line where nobody waits longer for the slowest rank than in measured runs.
 
-    `inner` and `degree` index the table's axes. Of `layout`, dp and the choices are read (ZeRO, interleave, schedule,
-    recompute, shard). Everything broadcasts: a search gives meshes and choices on axes of their own, and what depends
-    on the mesh alone is evaluated once a mesh.
+    `inner` and `degree` index the table's axes; `by_mode`: as of `StepTable.modes`. Of `layout`, dp and the choices are
+    read (ZeRO, interleave, schedule, recompute, shard). Everything broadcasts: a search gives meshes and choices on
+    axes of their own, and what depends on the mesh alone is evaluated once a mesh.
 
     Source: `flopwise.training.schedules` for what a pipeline leaves idle; Rajbhandari et al.
     2019 (arXiv:1910.02054) section 7 and Zhao et al. 2023 (arXiv:2304.11277) section 3 for the messages of ZeRO and
@@ -93,7 +100,7 @@ def _lines(table: StepTable, inner: Index, degree: Index, layout: Layout) -> dic
     Assumes: every micro-batch is alike.
     """
     recipe, pp, dp, interleave = table.recipe, table.degrees[degree], layout.dp, layout.interleave
-    modes, at = table.modes(layout, degree, inner)
+    modes, at = by_mode
     micro = table.inner.micro_batch[inner]
     num_micro = recipe.global_batch / (dp * micro)
     stage, stage_s = modes.stage_parts[:, *at], modes.stage_s[at]
@@ -280,8 +287,9 @@ def balanced_parts(table: StepTable, inner: Index, degree: Index, layout: Layout
 
     Source and assumptions: as `step_parts`.
     """
-    parts = step_parts(table, inner, degree, layout)
-    modes, (mode, _, place) = table.modes(layout, degree, inner)
+    modes, (mode, _, place) = by_mode = table.modes(layout, degree, inner)
+    parts = _lines(table, inner, degree, layout, by_mode)
+    parts |= _stragglers(table, layout, parts)
     pp = table.degrees[degree]
     samples = layout.dp * table.inner.micro_batch[inner]  # of one round of micro-batches
     num_micro = table.recipe.global_batch / samples
