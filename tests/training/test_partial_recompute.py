@@ -22,7 +22,7 @@ from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import layer_activation_bytes
 from flopwise.training.layout import Inner, Layout
 from flopwise.training.memory import step_memory
-from flopwise.training.stages import Partial, even_layers, recomputed_layers, stage_layer_counts
+from flopwise.training.stages import Partial, even_layers, recomputed_layers, recomputes_all, stage_layer_counts
 from flopwise.training.step_table import step_table
 from named import recipe_with
 
@@ -174,6 +174,23 @@ def test_the_step_follows_the_busiest_stage(cuts: list[int]) -> None:
     shown = lines(job(pp=4, tp=2, stage_layers=sizes))
     assert shown["stage_imbalance"] == pytest.approx(max(each) - sum(each) / 4)
     assert shown["pipeline_bubble"] == pytest.approx((sum(each) - max(each)) / 32)
+
+
+def test_first_blocks_are_those_of_each_stage() -> None:
+    """The last of two stages has 28 of 32 layers: 7 of them computed again save a quarter of what all of them do."""
+    cut = Layout(dp=4, pp=2, micro_batch=1, stage_layers=(4, 28))
+    modes = (replace(cut, recompute=0), replace(cut, recompute=2), replace(cut, recompute=2, recompute_first=7))
+    given = job(pp=2)
+    none, every, some = (float(dict(step_memory(given.model, given.recipe, one).items)["activations"]) for one in modes)
+    assert none - some == pytest.approx((none - every) / 4, rel=1e-9)
+
+
+def test_all_blocks_are_computed_again_where_no_number_is_said() -> None:
+    columns = Layout(
+        recompute=np.array([0, 1, 2, 2, 2]), recompute_every=np.array([1, 1, 1, 2, 1]),
+        recompute_first=np.array([0, 0, 0, 0, 3]),
+    )  # fmt: skip
+    assert recomputes_all(columns).tolist() == [False, False, True, False, False]
 
 
 def test_memory_of_named_stages_is_that_of_the_fullest() -> None:
