@@ -70,7 +70,8 @@ def test_rates_of_arrivals_have_no_powers_of_ten() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["5", "5/s", "5 rps", "5QPS", "5 req/s", "300 requests/min", "300 requests per minute", "18k/hour"]
+    "text",
+    ["5", "5/s", "5 rps", "5QPS", "5 req/s", "300 requests/min", "300 requests per minute", "18k/hour", "300/Min"],
 )
 def test_a_rate_of_requests_as_people_write_it(text: str) -> None:
     assert units.parse_rate(text) == pytest.approx(5.0)

@@ -21,6 +21,8 @@ class SpecError(FlopwiseError, ValueError):
     """Bad input. The message says what was given, what is allowed and what to do next."""
 
 
+NEAREST = 5
+"""Names at most that are nearest to a given one."""
 FEW_NAMES = 40
 """Maximum number of names that are all listed if none is near the given one."""
 
@@ -31,15 +33,16 @@ class UnknownNameError(SpecError):
     It is composed when somebody reads it: a name is often one of several spellings, of which another is known.
     """
 
-    def __init__(self, kind: str, given: str, known: Iterable[str], hint: str = "") -> None:
-        """Keep what was `given` and the `known` names of that `kind`."""
+    def __init__(self, kind: str, given: str, known: Iterable[str], hint: str = "", alike: Iterable[str] = ()) -> None:
+        """Keep what was `given` and the `known` names of that `kind`; `alike`: those that it may mean."""
         self.kind, self.given, self._known, self._hint = kind, given, tuple(dict.fromkeys(known)), hint
-        super().__init__(kind, given, self._known, hint)
+        self._alike = tuple(dict.fromkeys(alike))
+        super().__init__(kind, given, self._known, hint, self._alike)
 
     @cached_property
     def nearest(self) -> tuple[str, ...]:
         """The known names most like the given one, best first."""
-        return nearest_names(self.given, self._known)
+        return self._alike if 0 < len(self._alike) <= NEAREST else nearest_names(self.given, self._known)
 
     def __str__(self) -> str:
         if len(self.args) == 1:  # a reader of a file has put the place before it
@@ -79,7 +82,7 @@ NEAR, BEGINNING = 0.55, 0.95
 """Similarity (up to 1) from which names are near, and the discount of a name's beginning."""
 
 
-def nearest_names(given: str, known: Iterable[str], limit: int = 5) -> tuple[str, ...]:
+def nearest_names(given: str, known: Iterable[str], limit: int = NEAREST) -> tuple[str, ...]:
     """Return the `known` names most like `given`, best first, blind to case and punctuation.
 
     A name that only begins like `given` is near, too (hh100: H100-SXM-80). Names that punctuation alone tells apart

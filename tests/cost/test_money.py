@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flopwise.cost.money import tiered_usd, volume_usd
+from flopwise.cost.money import idle_note, tiered_usd, volume_usd
 from flopwise.facts.catalog import load_facts
 
 FACTS = load_facts()
@@ -31,3 +31,14 @@ def test_traffic_is_billed_by_tiers() -> None:
 def test_more_bytes_never_cost_less(a: float, b: float) -> None:
     tiers = ((0.0, 0.0), (1e11, 9e-11), (1e13, 8.5e-11))
     assert tiered_usd(a + b, tiers) >= tiered_usd(a, tiers) * (1 - 1e-12)
+
+
+def test_what_stands_idle_is_that_of_all_replicas() -> None:
+    """Two of three devices each on a machine of eight: ten of sixteen."""
+    assert idle_note(8.0, 3, 2) == (
+        "machines are rented whole: 10 of the 16 accelerators that are paid for stand idle",
+    )
+    assert idle_note(8 / 3, 1, 3) == (
+        "machines are rented whole: 5 of the 8 accelerators that are paid for stand idle",
+    )
+    assert idle_note(4.0, 4) == idle_note(None, 4) == ()

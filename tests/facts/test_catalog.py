@@ -158,8 +158,9 @@ def test_every_alias_points_to_a_row_and_none_repeats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "near"), [("H1O0-SXM-80", "H100-SXM-80"), ("RTX 4091", "RTX 4090"), ("MI300Y", "MI300X")]
-)
+    ("wrong", "near"), [("H1O0-SXM-80", "H100-SXM-80"), ("RTX 4091", "RTX 4090"), ("MI300Y", "MI300X"),
+     ("m4 air", "Apple M4"), ("M4 MacBook Pro", "Apple M4 Max"), ("mini M4", "Apple M4 Pro")],
+)  # fmt: skip
 def test_a_wrong_name_gets_the_nearest(wrong: str, near: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         FACTS.accelerator(wrong)

@@ -8,6 +8,7 @@ from importlib import resources
 import pytest
 
 from flopwise.errors import SpecError, UnknownNameError
+from flopwise.facts.architecture import Attend
 from flopwise.facts.models.catalog import load_model
 from flopwise.ops.tensors import active_parameters, parameters
 from named import FACTS
@@ -205,7 +206,7 @@ NAMES = [
     ("DeepSeek-Prover-V2-671B", "DeepSeek-V3"),
     ("DeepSeek-Math-7B", "DeepSeek-LLM-7B"),
     ("Kimi-K2-Instruct", "Kimi-K2"),
-    ("Kimi-K2-Thinking", "Kimi-K2"),
+    ("Kimi-K2-Thinking", "Kimi-K2-Thinking"),
     ("Kimi-Dev-72B", "Qwen2.5-72B"),
     ("GLM-4-9B-Chat", "GLM-4-9B"),
     ("GLM-4-32B-0414", "GLM-4-32B"),
@@ -335,13 +336,42 @@ def test_every_series_leads_to_models_of_the_catalog() -> None:
     series = json.loads(resources.files("flopwise").joinpath("data/model_series.json").read_text(encoding="utf-8"))
     names = set(FACTS.models.names)
     folded = {name.lower().replace(" ", "-") for name in names}
-    for pattern, base in series.items():
+    for pattern, row in series.items():
+        base = row if isinstance(row, str) else row["of"]
+        assert isinstance(row, str) or set(row) == {"of", "context"}
         if "*" not in pattern:
             assert "*" not in base
             assert base in names, pattern
         else:
             before, _, after = base.lower().partition("*")
             assert any(name.startswith(before) and name.endswith(after) for name in folded), pattern
+
+
+@pytest.mark.parametrize(
+    ("name", "context"),
+    [  # cards: 256K of Qwen3-2507 and Kimi-K2-0905; configurations: 1,010,000 and 200,000; YaRN, 128k of 4k
+        ("Qwen3-4B", 40_960),
+        ("Qwen3-4B-Instruct-2507", 262_144),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507-FP8", 262_144),
+        ("qwen3:30b-a3b-instruct-2507", 262_144),
+        ("Qwen3-Coder-30B-A3B-Instruct", 262_144),
+        ("Kimi-K2-Instruct", 131_072),
+        ("moonshotai/Kimi-K2-Instruct-0905", 262_144),
+        ("Kimi-K2-Thinking", 262_144),
+        ("Qwen2.5-14B-Instruct-1M", 1_010_000),
+        ("Yi-34B-200K", 200_000),
+        ("NousResearch/Yarn-Llama-2-13b-128k", 131_072),
+        ("yarn-llama2:7b-64k", 65_536),
+    ],
+)
+def test_a_model_tuned_to_a_context_of_its_own_has_that(name: str, context: int) -> None:
+    assert FACTS.model(name, offline=True).max_position == context
+
+
+def test_yarn_mistral_has_no_window_of_4096() -> None:
+    """Its configuration has one of 131,072, as many as its context."""
+    window = [item.window for item in FACTS.model("Yarn-Mistral-7b-128k").stacks[0].items if isinstance(item, Attend)]
+    assert window == [None] * len(window) != []
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,14 @@ def test_an_api_is_paid_by_the_token(facts: Facts) -> None:
     assert answer(facts, batch).usd_per_month.total == pytest.approx(usd)
 
 
+def test_a_million_tokens_of_images_are_those_of_their_tower(facts: Facts) -> None:
+    """CLIP ViT-L/14 has 256 patches of 14 x 14 pixels and a class token, 20 images a second all month."""
+    images = {"name": "images", "task": "encode", "model": "clip-vit-large-patch14", "environment": "production"}
+    found = answer(facts, images | {"traffic": {"requests_per_s": 20}})
+    millions = 20 * MONTH * 3600 * 257 / 1e6
+    assert found.workloads[0].unit_usd["million_input_tokens"] == pytest.approx(found.usd_per_month.total / millions)
+
+
 def test_bursty_traffic_pays_for_its_mean(facts: Facts) -> None:
     """Replicas are sized for three times the mean rate; an API is paid for the mean of 4 a second."""
     listed = next(p for p in load_facts().hosted_prices if (p.provider, p.model) == ("deepinfra", "Llama-3.1-8B"))

@@ -619,6 +619,12 @@ def test_groups_of_hsdp_are_all_sensible_ones_or_the_one_asked_for() -> None:
     assert all(f.zeros == (3,) and f.shard is not None and set(f.shard) == {16} for f in only.families)
 
 
+def test_blocks_of_a_chunk_are_those_of_the_largest() -> None:
+    """Of 32 layers on four stages eight each: eight in one chunk, four in two, three, three and two in three."""
+    search = layout_search(load_model("Llama-3.1-8B"), recipe_with(seq_len=1024, global_batch=8), most=4, least=4)
+    assert search.chunk_blocks(Layout(pp=4, interleave=np.array([1, 2, 3]))).tolist() == [8, 4, 3]
+
+
 def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
     """Where full recompute is the fastest that fits, it is of as few blocks as fit: faster than any row."""
     model, recipe = load_model("Llama-2-13B"), recipe_with(seq_len=6912, global_batch=64, stack="fsdp-compile")

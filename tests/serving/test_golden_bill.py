@@ -19,9 +19,11 @@ from plain_machine import (
     step_s,
 )
 
+from flopwise.cost.cluster import cluster
 from flopwise.serving.estimate import estimate
 from flopwise.serving.job import Speculation, Techniques
 from flopwise.serving.memory import ServingLayout
+from named import FACTS
 
 INPUT, OUTPUT, USERS = 1024, 256, 32
 HALF_WAY = INPUT + OUTPUT / 2
@@ -135,6 +137,26 @@ def test_devices_idle_where_nobody_is_in_flight() -> None:
     drawn = running * (busy + 0.10 * lines["host"]) / whole + (1 - running) * 0.10
     watts = 700.0 * (drawn + 0.50) * 1.2
     assert found.joules_per_request == pytest.approx(2 * watts * 60, rel=1e-9)
+
+
+def test_prompts_keep_devices_busy_too() -> None:
+    """Answers of one token: steps run for the prompts alone, five of them a second; of two replicas that each has half
+    of them, either runs but for the product of what both are idle."""
+    found = estimate(plain_job(arrivals_per_s=5.0, output_tokens=1))
+    assert found.running_frac == pytest.approx(5 * step_s(chunk=INPUT, seen=INPUT), rel=0.1)
+    one, two = (estimate(plain_job(arrivals_per_s=5.0 * n, layout=ServingLayout(dp=n))) for n in (1, 2))
+    assert two.running_frac == pytest.approx(1 - (1 - one.running_frac) ** 2, rel=1e-9)
+    assert one.running_frac < two.running_frac < 1
+
+
+def test_cached_elements_are_converted_by_the_cores() -> None:
+    """As products are computed, at 0.95 of the limit: an A100 has no units for an fp8 cache."""
+    slow = cluster(FACTS.accelerator("A100-SXM-80"))
+    found = estimate(plain_job(concurrency=USERS, cluster=slow, kv_dtype=FACTS.cache_format("fp8")))
+    lines = dict(found.breakdown)
+    busy = 0.95 * (lines["compute"] + lines["cache conversion"]) + 0.65 * lines["memory bandwidth"]
+    assert slow.accelerator.tdp_w is not None
+    assert found.watts == pytest.approx(slow.accelerator.tdp_w * (busy + 0.10 * lines["host"]) / sum(lines.values()))
 
 
 def test_half_a_user_keeps_a_replica_busy_half_of_the_time() -> None:

@@ -394,7 +394,7 @@ def test_requests_in_flight_lie_between_the_batches_that_sustain_their_rate() ->
 def test_replicas_pay_for_the_machines_that_they_stand_in() -> None:
     """Machines of 8: 3 replicas of one device share one, 8/3 each; 3 of 6 devices have one each; 3 of 16 have two."""
     offer = next(o for o in FACTS.offers if o.count == 8)
-    for tp, pp, paid in ((1, 1, 8 / 3), (2, 3, 8.0), (8, 2, 16.0)):
+    for tp, pp, paid in ((1, 1, 8 / 3), (2, 3, 8.0), (8, 2, 16.0), (3, 4, 16.0)):
         job = plain_job(layout=ServingLayout(tp=tp, pp=pp))
         rented = replace(job, cluster=replace(job.cluster, offer=offer))
         assert paid_gpus(rented, 3) == pytest.approx(paid)

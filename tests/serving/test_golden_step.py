@@ -46,6 +46,7 @@ from flopwise.serving.iteration import StepLoad, StepTime
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.techniques import runner
+from named import FACTS
 
 ONE = ServingLayout()
 
@@ -471,6 +472,17 @@ def test_tokens_travel_to_latent_experts_in_their_width() -> None:
     assert node.step(load, layout).communication_s == pytest.approx(40 * 2 * each_s, rel=1e-9)
 
 
+def test_tokens_are_gathered_in_16_bits_where_they_are_quantised_afterwards() -> None:
+    """Eight ranks, 64 tokens of 2,048 elements each: a byte an element there where they are quantised before, two
+    where not, and two back, in each of 48 layers."""
+    load, layout = StepLoad(decode_batch=64, decode_context=2000), ServingLayout(dp=8, ep=8)
+    job = plain_job(model=load_model("Qwen3-30B-A3B"), weights=FACTS.weight_format("fp8"))
+    for formats, nbytes in (({"any"}, 3), ({"fp8"}, 3), ({"nvfp4"}, 4), (set[str](), 4)):
+        found = plain_runner(job, thin_gathers=frozenset(formats)).step(load, layout).communication_s
+        each_s = 2 * LAUNCH_S + 8 * 64 * 2048 * nbytes * 7 / 8 / LINK_BYTES_PER_S
+        assert found == pytest.approx(48 * each_s, rel=1e-9)
+
+
 def test_steps_that_only_decode_are_filled_up_to_a_captured_size() -> None:
     """Empty sequences take rows of the products, and have nothing cached; a step with a prompt is launched as it is."""
     machine = plain_runner(plain_job())
@@ -479,8 +491,17 @@ def test_steps_that_only_decode_are_filled_up_to_a_captured_size() -> None:
     empty_s = float(machine.step(replace(five, decode_context=2000 * 257 / 512), ONE).seconds)
     assert float(padded.step(two, ONE).seconds) == pytest.approx(empty_s, rel=1e-12)
     assert empty_s > 1.1 * float(machine.step(two, ONE).seconds)
-    for load in (five, beyond, replace(two, prefill_tokens=64, prefill_context=64)):
+    for load in (five, beyond, replace(two, prefill_tokens=64, prefill_context=64), replace(two, beside_prompts=True)):
         assert float(padded.step(load, ONE).seconds) == float(machine.step(load, ONE).seconds)
+
+
+def test_steps_that_outgrow_what_is_captured_are_launched() -> None:
+    """Up to 24 sequences are captured, over four ranks or more up to 80: one more, and the host starts each kernel."""
+    machine = plain_runner(graph_batch=24, wide_graph_batch=80, launch_s=1.0)
+    for layout, most in ((ONE, 24), (ServingLayout(tp=2), 24), (ServingLayout(tp=4), 80), (ServingLayout(tp=8), 80)):
+        for batch, launched in ((most, False), (most + 1, True)):
+            seconds = float(machine.step(StepLoad(decode_batch=batch, decode_context=500), layout).seconds)
+            assert (seconds > 1.0) == launched
 
 
 def test_experts_cut_over_ranks_gather_all_tokens_and_sum() -> None:

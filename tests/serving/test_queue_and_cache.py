@@ -204,3 +204,20 @@ def test_requests_that_are_seldom_cost_what_the_machine_does_between_them(rate: 
     assert found.under_load.ttft_s["p50"] == pytest.approx(alone.under_load.ttft_s["p50"], rel=0.02)
     with pytest.raises(SpecError, match=r"10 requests at .* take longer than the simulator's clock, 46\.3 days"):
         simulate("Llama-3.1-8B", **SHAPE, rate=1e-9, requests=10)
+
+
+def test_the_bill_of_two_replicas_has_one_cache_of_answers() -> None:
+    """An hour of both and of the cache, over the 72,000 requests of it, and over their tokens in and out."""
+    found = serve("Llama-3.1-8B", **SHAPE, rate=20.0, gpus=2, **(ANSWERS | {"cache_price": 5_000.0}))
+    each = found.estimate
+    assert found.cached is not None
+    assert each.usd_per_hour is not None
+    assert each.usd_per_million_input_tokens is not None
+    assert each.usd_per_million_output_tokens is not None
+    assert found.cached.usd_per_hour > 0
+    million = (2 * each.usd_per_hour + found.cached.usd_per_hour) / 72_000 * 1e6
+    assert found.usd_per_million_requests == pytest.approx(million, rel=1e-9)
+    job = each.job
+    tokens_usd = each.usd_per_million_input_tokens * job.input_tokens
+    tokens_usd += each.usd_per_million_output_tokens * job.output_tokens
+    assert tokens_usd == pytest.approx(million, rel=1e-9)

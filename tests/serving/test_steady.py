@@ -354,10 +354,11 @@ def test_a_user_alone_waits_for_nobody() -> None:
     assert float(two.tpot_s) > float(two.decode.seconds)
 
 
+@pytest.mark.parametrize("mixes", [True, False])
 @pytest.mark.parametrize("outputs", [2, 8, 64, 512])
-def test_a_user_alone_reads_his_prompt_in_the_same_time_whatever_the_answer(outputs: int) -> None:
+def test_a_user_alone_reads_his_prompt_in_the_same_time_whatever_the_answer(outputs: int, mixes: bool) -> None:
     """Eight pieces of 2,048 tokens, and as many tokens of an answer or fewer: while he reads, nobody decodes."""
-    chunked = replace(MACHINE, engine=replace(MACHINE.engine, prefill_tokens=2048))
+    chunked = replace(MACHINE, engine=replace(MACHINE.engine, prefill_tokens=2048, mixes=mixes))
     steady = closed_loop(chunked, ONE, 1.0, 16384, outputs)
     step = chunked.step(StepLoad(prefill_tokens=2048, prefill_context=(16384 + 2048) / 2, prompts=1), ONE)
     host_s = chunked.engine.request_s + 16384 * chunked.engine.front_token_s
@@ -415,6 +416,20 @@ def test_first_tokens_are_kept_until_the_next_prompts_are_launched() -> None:
     assert float(more.ttft_s - less.ttft_s) == pytest.approx(followed * launch_s, rel=1e-6)
     assert float(more.tpot_s - less.tpot_s) == pytest.approx(-followed * launch_s / 3999, rel=1e-6)
     assert more.requests_per_s == less.requests_per_s
+    arriving = np.array([[20 / (4000 * float(less.decode.seconds))]])  # for 20 that decode
+    curves = [SteadyCurves.up_to(machine, ONE, 64.0, 1000, 4000).at(arriving) for machine in (at_once, late)]
+    waits_s = curves[1].percentile("mean").ttft_s - curves[0].percentile("mean").ttft_s
+    followed = (1 - np.exp(-np.asarray(curves[0].steady.batch))) * curves[0].steady.prefill_share
+    assert np.all((followed > 0) & (followed < 0.2))
+    assert waits_s == pytest.approx(followed * launch_s, rel=1e-6)
+
+
+def test_prompts_in_steps_of_their_own_keep_every_answer_waiting() -> None:
+    """Each of three others sends a prompt while a user is answered, and nobody decodes in its step."""
+    apart = replace(MACHINE, engine=replace(MACHINE.engine, mixes=False))
+    steady = closed_loop(apart, ONE, 4.0, 1000, 2000)
+    prompt_s = float(apart.step(StepLoad(prefill_tokens=1000, prefill_context=1000, prompts=1), ONE).seconds)
+    assert 1999 * float(steady.tpot_s - steady.decode.seconds) == pytest.approx(3 * prompt_s, rel=0.02)
 
 
 def test_pieces_of_a_prompt_see_together_what_the_whole_sees() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from flopwise.cost.cluster import cluster
 from flopwise.facts.models.catalog import load_model
+from flopwise.training.adapters import fuses_adapters
 from flopwise.training.blocks import ADAPTER_TRAFFIC, kernels_of
 from flopwise.training.estimate import single_table
 from flopwise.training.job import TrainJob
@@ -95,3 +96,24 @@ def test_each_adapter_keeps_the_input_that_it_casts() -> None:
         table = MemoryTable(load_model("Llama-3.1-8B"), recipe_with(seq_len=4096, stack="hf-trainer", lora=lora))
         kept.append(float(table.sums(Layout())[0].activations[0, -1, 0]))
     assert kept[1] - kept[0] == 32 * 4096 * 4096 * 2 * (3 - 1)
+
+
+def test_a_mask_of_dropout_is_a_byte_an_element() -> None:
+    """Beside the inputs that q, k and v cast each for itself: three masks of 4,096 elements a token, in 32 layers."""
+    kept = []
+    for dropout in (False, True):
+        lora = lora_with(targets=("q", "k", "v"), dropout=dropout)
+        table = MemoryTable(load_model("Llama-3.1-8B"), recipe_with(seq_len=4096, stack="hf-trainer", lora=lora))
+        kept.append(float(table.sums(Layout())[0].activations[0, -1, 0]))
+    assert kept[1] - kept[0] == 32 * 4096 * 4096 * 3
+
+
+def test_own_kernels_leave_dropout_and_dora_to_peft() -> None:
+    """Unsloth: fast_lora.py is chosen where dropout is 0 and a module has no magnitudes."""
+    ways: tuple[dict[str, Any], ...] = ({}, {"dropout": True}, {"method": "dora"})
+    assert [fuses_adapters(recipe_with(seq_len=4096, stack="unsloth", lora=lora_with(**one))) for one in ways] == [
+        True,
+        False,
+        False,
+    ]
+    assert not fuses_adapters(recipe_with(seq_len=4096, stack="hf-trainer", lora=lora_with()))

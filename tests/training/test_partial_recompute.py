@@ -17,12 +17,14 @@ from flopwise.errors import SpecError
 from flopwise.facts.catalog import load_facts
 from flopwise.facts.models.catalog import load_model
 from flopwise.ops.shapes import Split
-from flopwise.training.estimate import estimate
+from flopwise.training.estimate import estimate, single_table
 from flopwise.training.job import TrainJob
 from flopwise.training.layer_sums import layer_activation_bytes
 from flopwise.training.layout import Inner, Layout
 from flopwise.training.memory import step_memory
-from flopwise.training.stages import Partial, even_layers, recomputed_layers, stage_layer_counts
+from flopwise.training.schedules import NAMES
+from flopwise.training.stages import Partial, even_layers, recomputed_layers, recomputes_all, stage_layer_counts
+from flopwise.training.step import others_s
 from flopwise.training.step_table import step_table
 from named import recipe_with
 
@@ -174,6 +176,50 @@ def test_the_step_follows_the_busiest_stage(cuts: list[int]) -> None:
     shown = lines(job(pp=4, tp=2, stage_layers=sizes))
     assert shown["stage_imbalance"] == pytest.approx(max(each) - sum(each) / 4)
     assert shown["pipeline_bubble"] == pytest.approx((sum(each) - max(each)) / 32)
+
+
+def test_first_blocks_are_those_of_each_stage() -> None:
+    """The last of two stages has 28 of 32 layers: 7 of them computed again save a quarter of what all of them do."""
+    cut = Layout(dp=4, pp=2, micro_batch=1, stage_layers=(4, 28))
+    modes = (replace(cut, recompute=0), replace(cut, recompute=2), replace(cut, recompute=2, recompute_first=7))
+    given = job(pp=2)
+    none, every, some = (float(dict(step_memory(given.model, given.recipe, one).items)["activations"]) for one in modes)
+    assert none - some == pytest.approx((none - every) / 4, rel=1e-9)
+
+
+def test_first_blocks_that_are_all_blocks_take_what_all_do() -> None:
+    """Eight of the eight on each of four stages; embedding and head are on the first and last one anyhow."""
+    every, first = (lines(job(pp=4, tp=2, recompute=2, recompute_first=n)) for n in (0, 8))
+    assert first == pytest.approx(every, rel=1e-12)
+
+
+def test_columns_beside_those_of_first_blocks_stay_as_they_are() -> None:
+    table, zero = single_table(job(pp=4, tp=2)), np.zeros(2, dtype=np.intp)
+    modes, at = table.modes(Layout(recompute=2, recompute_first=np.array([0, 3])), zero, zero)
+    for name in ("stage_s", "rest_s", "stage_weight_s", "stage_beside_s"):
+        assert getattr(modes, name)[at][0] == pytest.approx(getattr(table, name)[2, 0, 0], rel=1e-12)
+    for name in ("model_s", "model_beside_s", "again_flops"):
+        assert getattr(modes, name)[at[0], at[2]][0] == pytest.approx(getattr(table, name)[2, 0], rel=1e-12)
+    assert modes.weight_s[at[2]][0] == pytest.approx(table.weight_s[0], rel=1e-12)
+
+
+def test_a_forward_pass_has_a_third_of_the_messages_where_it_runs_again() -> None:
+    """Half of them with one forward and one backward pass, on all stages but the busiest."""
+    table, one = single_table(job(pp=4, tp=2)), np.zeros(1, dtype=np.intp)
+    messages = (table.model_parts[0, 3:, 0] - table.stage_parts[3:, 0, 0, 0]).sum()
+    once, again = (
+        others_s(table, (one, one, one), np.array([runs]), NAMES.index("zb-v")).forward_s for runs in (False, True)
+    )
+    assert messages > 0
+    assert np.asarray(once - again) == pytest.approx(messages / 2 - messages / 3, rel=1e-9)
+
+
+def test_all_blocks_are_computed_again_where_no_number_is_said() -> None:
+    columns = Layout(
+        recompute=np.array([0, 1, 2, 2, 2]), recompute_every=np.array([1, 1, 1, 2, 1]),
+        recompute_first=np.array([0, 0, 0, 0, 3]),
+    )  # fmt: skip
+    assert recomputes_all(columns).tolist() == [False, False, True, False, False]
 
 
 def test_memory_of_named_stages_is_that_of_the_fullest() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flopwise.data import DATA
 from flopwise.errors import SpecError, UnknownNameError, fold
 from flopwise.facts import price_files
-from flopwise.facts.accelerators import ACCELERATORS, ALIASES, Accelerator, Alias, CoreRecord, GradeRecord, spelling_key
+from flopwise.facts.accelerators import (
+    ACCELERATORS,
+    ALIASES,
+    Accelerator,
+    Alias,
+    CoreRecord,
+    GradeRecord,
+    spelling_key,
+    spelling_words,
+)
 from flopwise.facts.calibration import Calibration, MeasuredFamilies, read_errors, read_parameters
 from flopwise.facts.custom import CustomDevice
 from flopwise.facts.offers import (
@@ -354,8 +363,17 @@ class Facts:
         alias = self.spellings.get(spelling_key(given)) if len(given) <= 200 else None
         if alias is None:
             hint = "`flopwise gpus` lists all; a facts folder (--facts DIR) adds more"
-            raise UnknownNameError("accelerator", given, self.accelerators, hint)
+            raise UnknownNameError("accelerator", given, self.accelerators, hint, self._with_words(given))
         return Resolution(self.accelerators[alias.name], alias.note)
+
+    def _with_words(self, name: str) -> Iterator[str]:
+        """Accelerators a spelling of which has all words of `name`, in whatever order: M4 Air."""
+        words = set(spelling_words(name[:200]))
+        return (device for spelling, device in self._words if words and words <= spelling)
+
+    @cached_property
+    def _words(self) -> list[tuple[frozenset[str], str]]:
+        return [(frozenset(spelling_words(alias.alias)), alias.name) for alias in self.spellings.values()]
 
     def accelerator(self, name: str) -> Accelerator:
         """Return the accelerator that `name` stands for; see `resolve`.

@@ -28,7 +28,8 @@ from flopwise.search.answer import Candidate, Plan
 from flopwise.search.nodes import forbidding_constraint
 from flopwise.search.plan import check, plan
 from flopwise.search.rank import price_facts
-from flopwise.search.replica import candidate_job
+from flopwise.search.replica import candidate_job, with_lengths
+from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 from flopwise.serving.sim.autoscale import Autoscaling
 from flopwise.serving.sim.elasticity import replica_start_s
@@ -226,6 +227,7 @@ def _planned_workload(
     index: int, platform: Platform, offered: Offered, answers: list[tuple[Resolved, SearchAnswer]]
 ) -> PlannedWorkload:
     job, (facts, refused) = platform.jobs[index], offered
+    job = replace(job, workload=_with_usual_lengths(job.workload, facts))
     job = _with_levels(job, [answer.plan for _, answer in answers if answer.plan is not None], facts)
     apis, notes = api_offers(job, platform, facts)
     options = [api_option(index, job, offer) for offer in apis]
@@ -243,13 +245,20 @@ def _planned_workload(
             kinds = answer.num_kinds
             assumptions.append(f"only the {kinds} most promising kinds of machines were searched: the fleet is large")
     return PlannedWorkload(
-        index=index, job=job, workload=answers[0][0] if answers else job.workload,
+        index=index, job=job, workload=_with_usual_lengths(answers[0][0], facts) if answers else job.workload,
         plan=_joined_plan([answer.plan for _, answer in answers if answer.plan is not None]),
         options=tuple(sorted(options, key=lambda option: option.usd)),
         reasons=() if options else tuple(_why_none(job, facts, refused, answers, notes)),
         notes=(*assumptions, *(f"{job.name[:60]}: {note}" for note in notes)),
         num_kinds=min((answer.num_kinds for _, answer in answers if answer.num_kinds is not None), default=None),
     )  # fmt: skip
+
+
+def _with_usual_lengths(workload: Resolved | None, facts: Facts) -> Resolved | None:
+    """A service whose requests are as long as in its plan, where nobody says how long they are; others as they are."""
+    if workload is None or workload.task in TRAINING:
+        return workload
+    return with_lengths(workload, facts.model(workload.model))[0]
 
 
 def _with_levels(job: ResolvedJob, plans: Sequence[Plan], facts: Facts) -> ResolvedJob:

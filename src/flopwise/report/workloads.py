@@ -141,11 +141,13 @@ def layout(plan: Mapping[str, Any]) -> str:
         ]  # fmt: skip
     else:
         zero, recompute = int(plan.get("zero") or 0), plan.get("recompute")
+        every, first = int(plan.get("recompute_every") or 1), plan.get("recompute_first")
+        some = f" of first {first}" if first else f"/{every}" if every > 1 else ""
         batch = f"of {plan.get('global_batch', '?')} x {plan.get('seq_len', '?')} tokens"
         parts = [
             (split or "one device") + (f", ZeRO {zero}" if zero and int(plan.get("dp") or 1) > 1 else ""),
             f"micro-batch {plan['micro_batch']} {batch}" if plan.get("micro_batch") else "",
-            str(plan.get("precision") or ""), f"recompute {recompute}" if recompute not in {None, "none"} else "",
+            str(plan.get("precision") or ""), f"recompute {recompute}{some}" if recompute not in {None, "none"} else "",
             str(plan.get("stack") or ""),
         ]  # fmt: skip
     return "; ".join(part for part in parts if part)
@@ -258,7 +260,7 @@ def _service_rows(w: WorkloadResult) -> Iterator[tuple[str, ...]]:
     names = [n for n in FIGURES if n in OF_REQUESTS and figures.get(n) is not None]
     names.sort(key=lambda n: n not in w.targets)
     if len(names) == 2 and _middle(figures[names[0]]) == _middle(figures[names[1]]):
-        names = names[:1]  # answered in one pass: the first token is the answer
+        names = names[:1] if names[0] in w.targets else names[1:]  # answered in one pass: no token is the first
     rate = dash(w.targets.get("requests_per_s"), lambda target: digits(target["value"]))
     for number, name in enumerate(names):
         yield (

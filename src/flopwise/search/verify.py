@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flopwise.errors import InfeasibleError, MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.models.positions import longest as longest_sequence
+from flopwise.facts.models.positions import usual_length
 from flopwise.ops.types import Array
 from flopwise.search.answer import TARGET_NAMES, Candidate, PlanDraft, SimulatedFigures, SimulatedSessions
 from flopwise.search.deployments import Deployments, deployments, latency_percentiles
@@ -160,7 +161,7 @@ class Simulator:
 
     def _replica(self, option: ServingOption, row: int, requests: RequestTrace) -> Replica:
         mean = self.workload.input_tokens + self.workload.output_tokens
-        made = option.model.max_position
+        made = usual_length(option.model)
         window = made if made is None or mean <= made else longest_sequence(option.model)
         longest = int((requests.prompt + requests.output).max())
         longest = longest if window is None else min(longest, window)

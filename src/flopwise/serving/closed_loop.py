@@ -207,8 +207,8 @@ def closed_loop(
     ttft_s = engine.request_s + waits_s + alone_s
     prompts_s = met_frac * (steps.tpot_s - steps.decode.seconds)
     tpot_s = np.maximum(steps.decode.seconds + prompts_s, users.batch * engine.stream_s)
-    # the last step of a prompt brings a token, and the next one more, without a round between if prompts have their own
-    rounds = np.maximum(output_tokens - 1.0 + users.chunks - (not engine.mixes) + users.missed_steps, LEAST_S)
+    # the last step of a prompt brings a token; where prompts have steps of their own, none of these is a round
+    rounds = np.maximum(output_tokens - 1.0 + users.chunks * engine.mixes + users.missed_steps, LEAST_S)
     least_s = in_flight * _work_s(users, steps, rounds)
     slower = np.maximum(least_s / (ttft_s + (output_tokens - 1.0) * tpot_s), 1.0)
     ttft_s, tpot_s = ttft_s * slower, np.minimum(tpot_s * slower, np.maximum(tpot_s, steps.mixed.seconds))

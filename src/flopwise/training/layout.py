@@ -112,8 +112,8 @@ class Layout:
     def recompute_text(self) -> str:
         """The recompute of a single layout, in words."""
         mode, every = RECOMPUTE[int(self.recompute)], int(self.recompute_every)
-        if int(self.recompute_first):
-            return f"{mode} of the first {self.recompute_first} blocks of a stage"
+        if first := int(self.recompute_first):
+            return f"{mode} of the first {f'{first} blocks' if first > 1 else 'block'} of a stage"
         ordinal = {2: "2nd", 3: "3rd"}.get(every, f"{every}th")
         return mode if every == 1 else f"{mode} of every {ordinal} block"
 

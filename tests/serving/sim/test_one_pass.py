@@ -137,3 +137,11 @@ def test_the_text_speaks_of_inputs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "latency" in text
     assert "wait for a batch" in text
     assert not any(word in text for word in ("TPOT", "TTFT p", "output tokens", "KV cache"))
+
+
+def test_an_image_of_a_model_with_a_text_tower_takes_its_own_pass() -> None:
+    """CLIP's text tower has 77 positions, an image 257 tokens: 3.3 inputs of its context's length, simulated so."""
+    model: dict[str, Any] = {"model": "clip-vit-large-patch14", "gpu": "l4"}
+    step_s = sum(seconds for _, seconds in flopwise.serve(**model, concurrency=1).estimate.breakdown)
+    seen = np.asarray(flopwise.simulate(**model, rate=0.01, requests=10).simulated.e2e_s)
+    assert seen == pytest.approx([step_s] * 10, rel=1e-3)

@@ -129,3 +129,11 @@ def test_costs_out_of_range_are_refused() -> None:
     for wrong_limit in limits:
         with pytest.raises(SpecError):
             ReplicaLimits(**wrong_limit)
+
+
+def test_first_tokens_are_out_when_the_second_of_two_steps_is_launched() -> None:
+    """Seven picoseconds for each, where graphs hold no prompts and tokens wait for launches."""
+    late = replace(replica(job("Llama-3.1-8B")).cost, beyond_ps=(7, 3), graph_tokens=0, tokens_after_launch=True)
+    assert late.next_launch_ps == 14
+    assert replace(late, graph_tokens=512).next_launch_ps == 0
+    assert replace(late, tokens_after_launch=False).next_launch_ps == 0

@@ -340,7 +340,7 @@ def _point(p: SweepPoint, columns: int, *, decodes: bool) -> list[str]:
         units.format_percent(p.roofline_frac),
         p.bound,
         *(
-            "-" if usd is None else f"{format_number(units.in_currency(usd))}"
+            "-" if usd is None else format_number(units.in_currency(usd))
             for usd in (tokens_usd if decodes else (p.usd_per_million_requests,))
         ),
     ]

@@ -5,8 +5,9 @@ A line of the catalog holds `name`, `hf_id`, `source`, `date`, `confidence`, `pa
 in mxfp4, `sees` where the checkpoint has a vision tower that is left out, `tower_parameters`, the size of what is left
 out (a tower for sound, too), and either `config`, in Hugging Face's layout with the fields that matter, or `kind` and
 `published`, for networks known by published figures. `FOLDER/models.jsonl` of your own adds and overrides lines.
-`model_aliases.json` has other names of them, `model_series.json` models that were tuned from them, by name or series,
-and `model_publishers.json` organisations of the hub whose models have the architecture that their names say.
+`model_aliases.json` has other names of them, `model_series.json` models that were tuned from them, by name or series
+(with what differs, as the `context`, beside `of`), and `model_publishers.json` organisations of the hub whose models
+have the architecture that their names say.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class _Index:
         self,
         records: list[Record],
         aliases: Mapping[str, str],
-        series: Mapping[str, str],
+        series: Mapping[str, str | Record],
         publishers: Iterable[str] = (),
     ) -> None:
         self.records, self.series = records, series
@@ -114,11 +115,12 @@ class _Index:
         return out
 
     @cached_property
-    def _patterns(self) -> list[tuple[str, str, str, str]]:
+    def _patterns(self) -> list[tuple[str, str, str, Record]]:
         """The series with the folded names before and after the star, and what each was tuned from."""
+        bases = ({"of": base} if isinstance(base, str) else base for base in self.series.values())
         return [
             (pattern, _key(pattern.partition("*")[0]), _key(pattern.partition("*")[2]), base)
-            for pattern, base in self.series.items()
+            for pattern, base in zip(self.series, bases, strict=True)
         ]
 
     @cached_property
@@ -151,7 +153,8 @@ class _Index:
     def same_architecture(self, name: str) -> Record | None:
         """The record of the network that a model of that name was tuned from, with a note that says so.
 
-        Series are rules: `Tulu-2-*` is `Llama-2-*`, whatever size stands for the star.
+        Series are rules: `Tulu-2-*` is `Llama-2-*`, whatever size stands for the star. What a series says besides,
+        as the context that `Yi-*-200K` was tuned to, stands in place of what the record says.
         """
         for spelling in (name, stem(name)):
             wanted = _key(spelling)
@@ -159,12 +162,13 @@ class _Index:
                 if "*" in pattern:
                     size = wanted[len(before) : len(wanted) - len(after)]
                     fits = wanted.startswith(before) and wanted.endswith(after) and size
-                    card = self.find(base.replace("*", size)) if fits else None
+                    card = self.find(base["of"].replace("*", size)) if fits else None
                 else:
-                    card = self.find(base) if wanted == before else None
+                    card = self.find(base["of"]) if wanted == before else None
                 if card is not None:
                     text = f"{name}: the architecture of {card['name']}, which it was tuned from"
-                    return {**card, "notes": "; ".join(filter(None, (card.get("notes"), text)))}
+                    notes = "; ".join(filter(None, (card.get("notes"), text)))
+                    return {**card, **base, "notes": notes}
         return None
 
 
@@ -245,6 +249,7 @@ def model_of_record(record: Record, classes: ClassDefaults = SHIPPED_DEFAULTS) -
         tower_parameters=record.get("tower_parameters", 0),
         fp8_linear=record.get("fp8_linear", False),
         checkpoint_format=record.get("checkpoint_format") or model.checkpoint_format,
+        max_position=record.get("context") or model.max_position,
         notes=(*model.notes, *notes),
     )
 
@@ -327,7 +332,7 @@ class ModelCatalog:
                 if not isinstance(name, str):
                     raise SpecError(f"{self._aliases}, {alias}: got {str(name)[:60]!r}; the name of a model is needed")
             aliases = own | {alias: name for alias, name in aliases.items() if alias not in own}
-        series: dict[str, str] = json.loads((DATA / SERIES_FILE).read_text(encoding="utf-8"))
+        series: dict[str, str | Record] = json.loads((DATA / SERIES_FILE).read_text(encoding="utf-8"))
         publishers: list[str] = json.loads((DATA / PUBLISHERS_FILE).read_text(encoding="utf-8"))
         return _Index(records, aliases, series, publishers)
 

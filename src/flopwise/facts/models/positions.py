@@ -16,8 +16,19 @@ def learned_positions(model: Model) -> int | None:
     return None if table is None else min(table.rows, model.max_position or table.rows)
 
 
+def _is_fixed(model: Model) -> bool:
+    return bool(model.stacks) and model.stacks[0].tokens_per_sample is not None
+
+
+def usual_length(model: Model) -> int | None:
+    """The length of sequences that a model is made for; None: any, or images fix it."""
+    return None if _is_fixed(model) else model.max_position
+
+
 def longest(model: Model) -> int | None:
-    """The longest sequence allowed; None: any."""
+    """The longest sequence allowed; None: any, or images fix it."""
+    if _is_fixed(model):
+        return None
     learned = learned_positions(model)
     if learned is not None or not model.max_position:
         return learned
@@ -29,9 +40,7 @@ def check_length(model: Model, tokens: int, *, what: str = "a sequence") -> tupl
 
     Raises: SpecError: learned positions end before, or it is more than `STRETCH` times as long.
     """
-    if model.stacks and model.stacks[0].tokens_per_sample is not None:
-        return ()
-    most, made = longest(model), model.max_position
+    most, made = longest(model), usual_length(model)
     if most is not None and tokens > most:
         reason = "its learned positions end there" if learned_positions(model) else f"{made:,} tokens x {STRETCH}"
         raise SpecError(

@@ -15,7 +15,7 @@ from flopwise.cost.spec import MachineSpec
 from flopwise.errors import SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
-from flopwise.facts.models.positions import check_length
+from flopwise.facts.models.positions import check_length, usual_length
 from flopwise.facts.models.positions import longest as longest_sequence
 from flopwise.facts.spec import DatedSourceSpec, ModelName
 from flopwise.options import OptionError, take, without_none
@@ -384,7 +384,7 @@ def _window(model: Model, tokens: int) -> tuple[int | None, tuple[str, ...]]:
     Source: `flopwise.facts.models.positions`: the length that a model is made for; where its requests are longer than
     that, as far as its positions can be stretched. None: any.
     """
-    made, most = model.max_position, longest_sequence(model)
+    made, most = usual_length(model), longest_sequence(model)
     if made is None or tokens <= made or (most is not None and tokens > most):
         return made, ()
     return most, check_length(model, tokens, what="a request of mean length")
