@@ -450,7 +450,7 @@ UNMET = {
     "kernels": """\
 What keeps kernels off, and why no constant mends it:
 
-- Experts (25 / 68 % with rates of their family, left out): one fixed time and one number of passes stand for many ways of
+- Experts (25 / 68 % left out, rates of their family): one fixed time and one number of passes stand for many ways of
   sorting tokens. vLLM skips its alignment of tokens where these are few since December 2025 (pull request 29354: +50 to
   +100 % on RTX 5090, RTX PRO 6000 and L40S), its first DeepGEMM and untuned Triton experts on H100 took three times as
   long as predicted (pull request 13932), hpc-ops on an H20 computes few rows at once where others compute 64.
