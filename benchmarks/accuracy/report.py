@@ -36,11 +36,14 @@ from fit_intervals import (
 from memory_software import dependences, software_left_out
 from rows import KINDS, MIXTURE_SHARE, TRUTH, Case, cases, unseen_errors
 
+from flopwise.backtests.kernels import KERNELS
 from flopwise.backtests.kinds import KINDS as BACKTESTS
-from flopwise.backtests.prediction import number
+from flopwise.backtests.prediction import Row, number
 from flopwise.backtests.run import measurements
 from flopwise.backtests.summary import reasons, summarize, worst
+from flopwise.cost.rates import VARIANTS, families
 from flopwise.facts.catalog import load_facts
+from flopwise.fitting.kernels import FAMILIES, LINKS
 
 Key = Callable[[Case], str]
 MOST_REASONS, WORST, FEW = 15, 8, 3
@@ -72,6 +75,11 @@ def _load(case: Case) -> str:
 
 
 UNSEEN = {
+    "kernels": (
+        "Constants that move a GPU's rows refitted without it, each in turn (`benchmarks/fit_kernels.py --leave-out "
+        "all --write`). Rates are borrowed where no other GPU of its family, or no other of its link, has rows to fit "
+        "them to: then other families' stand in."
+    ),
     "training": (
         "Constants refitted without each publisher in turn (`benchmarks/fit_training.py --write`; one step of the "
         "fit, linear in the logarithms of the constants, then predicted exactly)."
@@ -272,7 +280,37 @@ def left_out_groups(case: Case) -> Iterator[tuple[str, ...]]:
     yield ("all",)
     if case.kind == "training":
         yield (f"all {_mixture(case)}",)
+    if case.kind == "kernels":
+        rates = "borrowed" if rates_borrowed(case.row) else "of its family"
+        yield (f"all, rates {rates}",)
+        yield (f"{case.row['op']}, rates {rates}",)
     yield (case.source,)
+
+
+@cache
+def _measured_gpus(*, messages: bool) -> frozenset[str]:
+    """GPUs whose messages, or whose kernels, were measured."""
+    rows = measurements(BACKTESTS["kernels"], TRUTH / "kernels.csv")
+    return frozenset(row["gpu"] for row in rows if (row["op"] not in KERNELS) == messages)
+
+
+@cache
+def _rates_of(gpu: str, *, messages: bool) -> str:
+    """The scope of a GPU's own rates: its family, or its link."""
+    device = load_facts().accelerator(gpu)
+    return (device.link or "pcie").lower() if messages else families(device)[0]
+
+
+def rates_borrowed(row: Row) -> bool:
+    """True if no other GPU measured the rates of this kernel's family, or of this message's link.
+
+    A variant of a family has that family's rates, not the other way round.
+    """
+    messages = row["op"] not in KERNELS
+    own = _rates_of(row["gpu"], messages=messages)
+    others = _measured_gpus(messages=messages) - {row["gpu"]}
+    fitted = {_rates_of(gpu, messages=messages) for gpu in others} & {*FAMILIES, *LINKS}
+    return fitted.isdisjoint((own, VARIANTS.get(own, own)))
 
 
 def after_fit(scored: Sequence[Case]) -> list[Case]:
@@ -293,10 +331,14 @@ def left_out_section(kind: str, scored: Sequence[Case]) -> Iterator[str]:
                 found[group].append(case)
     if kind != "serving":
         left_out.pop("GPU", None)
-    whose = {"source": "publisher"} if kind == "training" else {}
-    label = ("quantity", "mode") if kind == "serving" else ("source",)
+    whose = {"source": {"training": "publisher", "kernels": "GPU"}.get(kind, "source")}
+    label = ("quantity", "mode") if kind == "serving" else ("group" if kind == "kernels" else "source",)
     order = sorted(groups.items(), key=lambda item: (not item[0][0].startswith("all"), item[0]))
-    titles = {"serving": "### Sources and GPUs left out", "training": "### Publishers left out"}
+    titles = {
+        "serving": "### Sources and GPUs left out",
+        "training": "### Publishers left out",
+        "kernels": "### GPUs left out",
+    }
     yield titles.get(kind, "### Sources left out")
     yield UNSEEN[kind]
     names = [f"{whose.get(what, what)} out: {figure}" for what in left_out for figure in ERRORS]
@@ -372,7 +414,7 @@ A row's class says what is trained (all weights, adapters, adapters on quantised
 framework's own, or those of transformers), and whether other publishers measured that software with it. What nobody
 published is taken at the ends of what people do, and the interval holds both ends. No band has seen the publisher.""",
     "kernels": """\
-A row's class is its operation; a GPU stands for a publisher, and no band has seen the row's.""",
+A row's class is its operation; a GPU stands for a publisher. Neither constants nor bands have seen the row's.""",
     "serving": """\
 A row's class says what was measured (throughput, time a token, time to the first token), of what load (a batch, a
 server with a number of users, a run with an end, arrivals at a rate, an engine of one user, more requests than
@@ -392,8 +434,8 @@ Intervals are quantiles of measured / predicted by class (`fit_intervals.py`), o
 that have not seen a row's source. On families of devices without enough rows they are wider, by what leaving families
 and makers out of the calibration costs (`fit_coverage.py`). Judged on sources left out in turn:"""
 FITTED = """\
-Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py --leave-out all` reports
-each GPU from the others), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
+Kernel and collective rates are fitted to the kernels file (`benchmarks/fit_kernels.py`; its section gives each GPU
+from the others, too), the few memory constants to the memory file (`benchmarks/fit_memory.py`); their errors here
 are those of rows that they have seen. Training has 40 constants fitted to its file (`benchmarks/fit_training.py`),
 GPU-hours one (`benchmarks/fit_campaign.py`); their sections give errors on sources left out beside the plain ones.
 Serving has 30 constants of its engines fitted to its file (`benchmarks/fit_serving.py`); the rest is what kernels,
@@ -405,6 +447,17 @@ rules). Constants of serving were fitted on 2026-12-01 to all its rows, those of
 the L2 cache, the 234 of 2026-11-30; the rate of links through the host's memory is a mean of seven machines, two of
 which are the last 17 rows."""
 UNMET = {
+    "kernels": """\
+What keeps kernels off, and why no constant mends it:
+
+- Experts (25 / 68 % left out, rates of their family): one fixed time and one number of passes stand for many ways of
+  sorting tokens. vLLM skips its alignment of tokens where these are few since December 2025 (pull request 29354: +50 to
+  +100 % on RTX 5090, RTX PRO 6000 and L40S), its first DeepGEMM and untuned Triton experts on H100 took three times as
+  long as predicted (pull request 13932), hpc-ops on an H20 computes few rows at once where others compute 64.
+- Messages through hosts: eight L40S take ten times as long as eight RTX 4090, whose bus is the same (1.5 and 15 GB/s).
+- Decoding attention of a few tokens of context: whether heads that share keys share a block is the kernel's choice.
+- Products of one row in nvfp4 (FlashInfer's CUTLASS on RTX 5090 and GB10, -38 to -55 %), not explained.
+- Left out, an H100 leaves its family 66 rows of H20, H200 and H800, an A100 eight of experts.""",
     "serving": """\
 What keeps serving rows off, and why no constant mends it:
 

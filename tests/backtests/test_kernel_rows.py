@@ -174,3 +174,15 @@ def test_a_node_with_one_adapter_shares_it() -> None:
     assert predict_row(send).predicted == pytest.approx(5273e-6, rel=0.3)
     reduce = row("allreduce", "A100-SXM-80GB", framework="nccl(vidur)", bytes=23855104, n_gpus=16, note=note.format(8))
     assert predict_row(reduce).predicted == pytest.approx(2955e-6, rel=0.3)
+
+
+def test_a_clone_within_the_time_is_a_kernel_more() -> None:
+    """By hand: both move 16 MB on an H100; the clone reads and writes DRAM, the norm finds its input in the L2 cache."""
+    value = rates(FACTS.accelerator("H100-SXM-80GB")).value
+    dram_s = 16e6 / (3.35e12 * value["dram_frac"] * value["pointwise_frac"])
+    norm = row("elementwise", min_bytes=16_000_000, impl="rmsnorm")
+    cloned, cached = norm | {"impl": "rmsnorm_of_clone"}, norm | {"cache_regime": "l2_possible"}
+    start_s, warm_s = value["kernel_s"], dram_s / value["l2_speedup"]
+    assert [predict_row(one).predicted for one in (norm, cached, cloned)] == pytest.approx(
+        [start_s + dram_s, start_s + warm_s, 2 * start_s + dram_s + warm_s], rel=1e-3
+    )

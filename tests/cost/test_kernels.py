@@ -237,6 +237,25 @@ def test_scales_of_blocks_hold_slowed_matrix_units_back_less(
     assert 2 * 10_240**3 / wide == pytest.approx(31.99e12, rel=0.05), "vector units are not slowed (zzc0721, as above)"
 
 
+def test_the_rest_of_a_core_holds_halved_matrix_units_back_half_as_long() -> None:
+    """A core at 0.8 of its peak spends a fifth of the time on the rest, beside halved units a ninth: 0.8 / 0.9.
+
+    Floats of eight bits and unpacked weights run at the halved rate; integers and floats of four bits do not (NVIDIA's
+    RTX Blackwell whitepaper, appendix A: 838 TOPS and 1,676 TFLOP/s of a 5090, 419 TFLOP/s in fp8).
+    """
+    chip = FACTS.accelerator("RTX 5090")
+    known = {("matmul_frac.fp8", "blackwell-rtx"): 0.8, ("grouped_unpack_frac", "any"): 0.5}
+    table = FACTS.calibration.with_values(known)
+    half, whole = rates(chip, table), rates(FACTS.accelerator("RTX PRO 6000 Blackwell Server"), table)
+    assert (whole.value["matmul_frac.fp8"], half.value["matmul_frac.fp8"]) == pytest.approx((0.8, 0.8 / 0.9))
+    assert half.value["grouped_unpack_frac"] == pytest.approx(2 / 3)
+    for name in ("matmul_frac.nvfp4", "matmul_frac.int8", "matmul_frac.fp32"):
+        assert half.value[name] == whole.value[name], name
+    wide = float(np.asarray(matmul_s(half, 10_240, 10_240, 10_240, Elements("fp32", act_bytes=4.0)).seconds))
+    assert 2 * 10_240**3 / wide == pytest.approx(70.47e12, rel=0.05), "measured (zzc0721, as above)"
+    assert half.value["matmul_frac.bf16"] == FACTS.calibration.find("matmul_frac.bf16", ("blackwell-rtx-half",)).value
+
+
 @pytest.mark.parametrize(("rows", "experts"), [(16, 8), (16, 128), (64, 8), (64, 128), (256, 64)])
 def test_tiles_of_routed_rows_are_those_of_drawn_ones(rows: int, experts: int) -> None:
     draws = np.random.default_rng(7)

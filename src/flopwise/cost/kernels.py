@@ -449,12 +449,12 @@ def grouped_matmul_s(
     return in_blocks(formula, (m, n, k, touched))
 
 
-def pointwise_s(rates: Rates, nbytes: Floats) -> Timing:
+def pointwise_s(rates: Rates, nbytes: Floats, *, cold: bool = True) -> Timing:
     """A kernel that streams `nbytes` (read and written): norms, activations, residuals, rope, gathers.
 
     Source: calibrated fraction of the streaming bandwidth. Assumes: what is computed on the way takes no time.
     """
-    memory_s = read_s(rates, nbytes) / rates.value["pointwise_frac"]
+    memory_s = read_s(rates, nbytes, cold=cold) / rates.value["pointwise_frac"]
     return overlap_timing(rates, 0.0, memory_s, rates.value["kernel_s"])
 
 

@@ -39,13 +39,18 @@ VARIANTS: dict[str, str] = {
     **{half: whole for whole, half in HALVED.items()},
 }
 """Families that are another but for a part: Blackwell Ultra doubles the exponentials, which hold attention back; an H20
-has matrix units of a quarter of the rate, which the rest of a core holds back less (`_slowed_fracs`), and those of
-`HALVED` of half, which nothing else of a core holds back."""
+has matrix units of a quarter of the rate and those of `HALVED` of half, which the rest of a core holds back less
+(`_slowed_fracs`)."""
 SLOWED: dict[str, tuple[str, float]] = {"hopper": ("hopper-h20", 4e12)}
 """Of a family: its variant with slowed matrix units, and the 16-bit rate of a core below which a device is one. An H20
 has 1.9 TFLOP/s a core, other Hoppers 6.3 to 7.5 (NVIDIA's datasheets)."""
 UNPACKING = ("unpack_frac", "grouped_unpack_frac")
 """Parameters: shares of the rate of products that are left where weights are unpacked on the way."""
+HALF, HALVED_FORMATS = 0.5, ("matmul_frac.fp8", *UNPACKING)
+"""Of `HALVED`: the rate of the matrix units over that of whole ones, and the parameters of products at that rate beside
+the 16-bit ones, which were measured: floats of eight bits add up in fp32, integers and floats of four do not."""
+FP32_FRAC = "matmul_frac.fp32"
+"""Parameter: the share of the peak that products on vector units reach."""
 WHOLE_CORE = {"hopper-h20": 7.5e12}
 """Of a variant with slowed matrix units: the 16-bit rate of a core of the devices whose products were measured, an H100
 and an H200 SXM (989 TFLOP/s, 132 cores)."""
@@ -331,23 +336,27 @@ def _slowed_fracs(accelerator: Accelerator, table: Calibration, scopes: Sequence
     """Shares of the peak that products reach on slowed matrix units, where only those on whole ones were measured.
 
     What else of a core holds products back (loads, scales, sums of blocks) takes as long as on a whole core, so that it
-    takes a smaller share of a longer time.
+    takes a smaller share of a longer time. Vector units are not slowed: halved families have their family's share.
 
     Source: H20, vLLM pull request 49932: 8,192 x 24,576 x 7,168 in fp8 with blocks at 0.95 of the peak (cuBLAS), 0.94
     (DeepGEMM, CUTLASS) and 0.86 (Triton), by this formula 0.86; in 16 bits at 0.96, by this formula 0.95.
     Assumes: products of all formats are held back for as long as 16-bit products would be at the same share.
     """
-    whole_core, cores = WHOLE_CORE.get(scopes[0]), accelerator.num_sms
-    if whole_core is None or not cores:
-        return {}
-    slowness = _sixteen_bit_peak(accelerator) / (cores * whole_core)
-    names = (name for name in table.names() if name.startswith(("matmul_frac.", *UNPACKING)))
-    shares = {name: table.find(name, scopes) for name in names}
-    return {
-        name: 1.0 / (1.0 + (1.0 / share.value - 1.0) * slowness)
-        for name, share in shares.items()
-        if share.scope != scopes[0]
-    }
+    family, *others = scopes
+    fracs: dict[str, float] = {}
+    if family in HALVED.values():
+        slowness, slowed = HALF, HALVED_FORMATS
+        if not table.has(FP32_FRAC, family):  # else 16-bit products of a nearer scope would stand in
+            fracs[FP32_FRAC] = table.find(FP32_FRAC, others).value
+    elif family in WHOLE_CORE and accelerator.num_sms:
+        slowness = _sixteen_bit_peak(accelerator) / (accelerator.num_sms * WHOLE_CORE[family])
+        slowed = ("matmul_frac.", *UNPACKING)
+    else:
+        return fracs
+    for name in table.names():
+        if name.startswith(slowed) and (share := table.find(name, scopes)).scope != family:
+            fracs[name] = 1.0 / (1.0 + (1.0 / share.value - 1.0) * slowness)
+    return fracs
 
 
 def _measured_power(table: Calibration, scopes: Sequence[str]) -> float:
