@@ -513,6 +513,27 @@ def test_experts_cut_over_ranks_gather_all_tokens_and_sum() -> None:
     assert found.communication_s == pytest.approx(32 * 2 * one_s, rel=1e-9)
 
 
+def test_ranks_with_prompts_broadcast_their_tokens_and_reduce() -> None:
+    """Each of n ranks' shares goes round the whole ring: all bytes cross a link, of which an all-gather takes 1 - 1/n.
+
+    vLLM and TensorRT-LLM group broadcasts and reductions where ranks have unequal tokens; SGLang has collectives of
+    all. Steps that only decode, and programs of XLA, have as many on each.
+    """
+    load, layout = StepLoad(prefill_tokens=1000, prefill_context=1000, decode_batch=64), ServingLayout(dp=4, ep=2)
+    machine = plain_runner(plain_job(model=load_model("Mixtral-8x7B")))
+    even = plain_runner(plain_job(model=load_model("Mixtral-8x7B")), grouped_gathers=False)
+    whole_s = 4 * 1064 * WIDTH * 2 / LINK_BYTES_PER_S
+    assert machine.step(load, layout).communication_s == pytest.approx(32 * 2 * (LAUNCH_S + whole_s), rel=1e-9)
+    even_s = 32 * 2 * (LAUNCH_S + 3 / 4 * whole_s)
+    assert even.step(load, layout).communication_s == pytest.approx(even_s, rel=1e-9)
+    compiled = replace(machine, rates=replace(machine.rates, compiles=True))
+    assert compiled.step(load, layout).communication_s == pytest.approx(even_s, rel=1e-9)
+    columns = replace(load, prefill_tokens=np.array([0, 1000]))
+    found, without = (np.asarray(one.step(columns, layout).communication_s) for one in (machine, even))
+    assert found[0] == without[0]
+    assert found[1] == pytest.approx(32 * 2 * (LAUNCH_S + whole_s), rel=1e-9)
+
+
 def test_experts_of_tensor_parallel_ranks_are_summed_once() -> None:
     """Attention's rows and the experts': two all-reduces a layer, no dispatch."""
     found = step(

@@ -138,6 +138,23 @@ def test_where_one_call_has_both(chip: str, engine: str, joined: bool) -> None:
     assert load_facts().engine(engine).on(device).one_call == joined
 
 
+@pytest.mark.parametrize(
+    ("chip", "engine", "grouped"),
+    [
+        ("H100-SXM-80", "vllm", True),
+        ("RTX 5090", "vllm-2025", True),
+        ("MI355X", "atom", True),
+        ("B200", "tensorrt-llm", True),
+        ("RTX-PRO-6000-Server", "tensorrt-llm", False),
+        ("H200-SXM-141", "sglang", False),
+    ],
+)
+def test_where_ranks_with_unequal_tokens_group_broadcasts(chip: str, engine: str, grouped: bool) -> None:
+    """TensorRT-LLM fills all ranks up on compute capability 12.0 (pull request 7965); SGLang adds up buffers of all."""
+    device = load_facts().accelerator(chip)
+    assert load_facts().engine(engine).on(device).grouped_gathers == grouped
+
+
 RULES = [i for kind in NEXT.stacks[0].kinds for i in kind.items if isinstance(i, Recurrence)]
 
 

@@ -509,6 +509,11 @@ class Engine(Software):
     gathers_date: str = ""
     # formats of products (any: all) that tokens are brought into before; else they are gathered in 16 bits
     thin_gathers: frozenset[str] = frozenset({"any"})
+    unequal_source: str = ""  # of what attention replicas with unequal tokens gather and sum them by
+    unequal_date: str = ""
+    grouped_gathers: bool = False  # by a broadcast from each rank and a reduction to each, not by collectives of all
+    padded_capabilities: frozenset[str] = frozenset()  # compute capabilities of devices on which they are filled up to
+    # as many tokens instead
     blocks_source: str = ""  # of products with scales of blocks
     blocks_date: str = ""
     block_kernel: Literal["best", "triton", "cutlass"] = "best"  # of plain fp8 products with scales of blocks
@@ -550,9 +555,10 @@ class Engine(Software):
         limited = _offline_on(self, accelerator) if offline else _server_on(self, accelerator)
         one_call = accelerator.compute_capability in self.one_call_capabilities
         adds = accelerator.link in ADDING_LINKS or not self.communicator_bytes
-        if (adds, one_call) == (self.switch_adds, self.one_call):
+        groups = self.grouped_gathers and accelerator.compute_capability not in self.padded_capabilities
+        if (adds, one_call, groups) == (self.switch_adds, self.one_call, self.grouped_gathers):
             return limited
-        return _with_hardware(limited, adds, one_call)
+        return _with_hardware(limited, adds, one_call, groups)
 
     def limits_on(self, accelerator: Accelerator) -> StepLimits | None:
         """Its limits of a step on a device; None: those that it has everywhere."""
@@ -605,9 +611,9 @@ def _with_limits(engine: Engine, limits: StepLimits, prefill_tokens: int) -> Eng
 
 
 @lru_cache
-def _with_hardware(engine: Engine, switch_adds: bool, one_call: bool) -> Engine:
-    """The engine on a device with such a switch and attention, or without: the same object for all of them."""
-    return replace(engine, switch_adds=switch_adds, one_call=one_call)
+def _with_hardware(engine: Engine, switch_adds: bool, one_call: bool, grouped_gathers: bool) -> Engine:
+    """The engine on a device with such a switch, attention and gathers, or without: the same object for all of them."""
+    return replace(engine, switch_adds=switch_adds, one_call=one_call, grouped_gathers=grouped_gathers)
 
 
 ADDING_LINKS = frozenset({"nvlink4", "nvlink5"})

@@ -20,6 +20,7 @@ from flopwise.cost.collectives import (
     all_reduce_s,
     all_to_all_s,
     chain_s,
+    grouped_gather_s,
     level_groups,
 )
 from flopwise.cost.kernels import (
@@ -761,7 +762,9 @@ class Runner:
         back in 16 bits. Between nodes it does so by kernels that send it once to each node, or while answers are made,
         where graphs allow no counts, straight to each expert. Where experts are cut over ranks, the engine has no such
         kernels, or all ranks are in one node, where engines do not use them by default, all ranks gather the tokens, in
-        16 bits where they are quantised only then (`thin_gathers` of data/engines.json), and sum what comes out.
+        16 bits where they are quantised only then (`thin_gathers` of data/engines.json), and sum what comes out. Ranks
+        with prompts have unequal numbers of them, for which several engines group a broadcast from each rank and a
+        reduction to each (`grouped_gathers`); steps that only decode are filled up to one captured size.
 
         Norms over all heads (MiniMax-M2, OLMo 2) sum their squares over the ranks that hold them, in one message of
         four bytes for each norm and token, which parts a kernel in two. Where the kernel that sums adds the residual
@@ -813,6 +816,11 @@ class Runner:
         shared_s = self._there_and_back_s(
             lambda part: all_gather_s(self.fabric, whole * part, ranks, groups=groups), thin=thin
         )
+        if self.engine.grouped_gathers and not self.rates.compiles and np.any(load.reads_prompts):
+            unequal_s = self._there_and_back_s(
+                lambda part: grouped_gather_s(self.fabric, whole * part, ranks, groups=groups), thin=thin
+            )
+            shared_s = np.where(load.reads_prompts, unequal_s, shared_s)
         sends = self.overlaps | (ranks > self.fabric.domain) | (self.fabric.domain >= RACK)
         spread_here = (ep == ranks) & self.engine.dispatch_kernels & sends
         if np.any(spread_here):

@@ -70,6 +70,19 @@ def test_long_prompts_take_the_sum_of_their_steps(name: str, gpu: str, pieces: i
     assert sum(cost.seconds(chunk=piece, start=start) for start in starts) == pytest.approx(exact_s, rel=0.02)
 
 
+def test_messages_of_unequal_ranks_are_longer_with_prompts_alone() -> None:
+    """On four ranks a third longer with prompts (vLLM's broadcasts and reductions), and as long where all decode."""
+    asked = job("Mixtral-8x7B", dp=4, ep=4)
+    even = replace(asked, engine=replace(asked.engine, grouped_gathers=False))
+    costs, machines = [replica(one, max_tokens=16384).cost for one in (asked, even)], [runner(asked), runner(even)]
+    for chunk in (0, 1000, 4000, 8000):
+        load = StepLoad(decode_batch=64, decode_context=1000, prefill_tokens=chunk, prefill_context=chunk)
+        exact = [float(np.asarray(machine.step(load, asked.layout).seconds)) for machine in machines]
+        found = [cost.seconds(batch=64, cached=64_000, chunk=chunk) for cost in costs]
+        assert found == pytest.approx(exact, rel=0.03)
+        assert found[0] - found[1] == pytest.approx(exact[0] - exact[1], rel=0.15, abs=1e-9)
+
+
 def test_pairs_are_counted_as_masks_count_them() -> None:
     items = {w: next(_attention(name)) for name, w in (("Llama-3.1-8B", 0), ("Mistral-7B-v0.1", 4096))}
     for window, item in items.items():

@@ -430,12 +430,13 @@ class _Timed:
     def __init__(self, runner: Runner, layout: ServingLayout, kernels: KernelTimes | None) -> None:
         self.layout, self.each, self.whole, self.given = layout, 1, None, runner
         self.kernels: KernelTimes | None = None
+        plain = replace(runner.engine, grouped_gathers=False)  # what prompts alone take longer is counted with them
         if runner.engine.graphs:  # launching is counted apart
-            captured = replace(
-                runner.engine, prompt_graphs=True, eager_prompts=frozenset(), prompt_graph_tokens=0, piecewise=False,
+            plain = replace(
+                plain, prompt_graphs=True, eager_prompts=frozenset(), prompt_graph_tokens=0, piecewise=False,
                 graph_batch=0, wide_graph_batch=0,
             )  # fmt: skip
-            runner = replace(runner, engine=captured)
+        runner = replace(runner, engine=plain)
         if isinstance(runner, TechniqueRunner):
             self.whole, self.each = replace(runner, cached_tokens=0.0), 1 + runner.proposals
             runner = replace(runner, draft=None, proposals=0, cached_tokens=0.0, grown_tokens=0.0, kept_frac=1.0)
@@ -572,6 +573,12 @@ class _Timed:
             slopes.append(slope / batch)
         return fixed, slopes[0], slopes[1]
 
+    def _grouped_s(self, load: StepLoad) -> Floats:
+        """By which messages of prompts are longer where ranks with unequal tokens group broadcasts and reductions."""
+        if not self.given.engine.grouped_gathers:
+            return 0.0
+        return self.given.sent_s(load, self.layout) - self.runner.sent_s(load, self.layout)
+
     def prefill(self, step_tokens: int, context: int) -> tuple[int, int, int, int]:
         """Coefficients of prompts' attention, as `StepCost.prefill`."""
         return self._kernels_alone(self._attention_coefficients, step_tokens, context)
@@ -589,6 +596,8 @@ class _Timed:
         coefficients = np.zeros(4)
         for place, windowed in ((2, False), (3, True)):
             seconds = np.broadcast_to(self.beside_s(load, windowed=windowed), chunk.shape)
+            if not windowed:
+                seconds = seconds + self._grouped_s(load)
             reach = self.window if windowed else 0
             rows = zip(before.tolist(), chunk.tolist(), strict=True)
             pairs = np.array([seen_pairs(b, c, reach) for b, c in rows], dtype=np.float64)
@@ -617,6 +626,12 @@ class _TimedPasses(_Timed):
         counted = step_s + token_s * tokens + pair_s * pairs + (near_s * near if self.window else 0.0)
         beside: Array = np.maximum(np.asarray(whole) - counted, 1.0 / PS)
         return beside
+
+    def _grouped_s(self, load: StepLoad) -> Floats:
+        """By which messages of prompts are longer where ranks with unequal tokens group broadcasts and reductions."""
+        if not self.given.engine.grouped_gathers:
+            return 0.0
+        return self.given.sent_s(load, self.layout) - self.runner.sent_s(load, self.layout)
 
     def prefill(self, step_tokens: int, context: int) -> tuple[int, int, int, int]:
         """Coefficients of attention in passes over up to `step_tokens` inputs of up to `context` tokens."""
