@@ -98,7 +98,7 @@ def test_a_cache_saves_the_replicas_that_it_makes_needless_and_costs_its_memory(
 
 def test_three_replicas_pay_for_the_whole_machine_that_they_share() -> None:
     """Each of one device, on a machine of eight at its listed price an hour."""
-    where = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1"}
+    where: dict[str, Any] = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1"}
     (offer,) = FACTS.offers_for(**where)
     found = simulate("Llama-3.1-8B", **where, rate=3.0, requests=30, replicas=3)
     assert found.usd_per_hour == pytest.approx(offer.on_demand_usd_per_hour)
