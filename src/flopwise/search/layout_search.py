@@ -421,7 +421,7 @@ class GivenSettings(NamedTuple):
 
     @classmethod
     def of(cls, spec: TrainingSpec, model: Model) -> GivenSettings:
-        """Those of a question.
+        """The settings of a question.
 
         Raises: SpecError: options that do not go together, or that name what the model has not.
         """

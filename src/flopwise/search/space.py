@@ -117,8 +117,8 @@ class Pipelines(NamedTuple):
             return Pipelines(tuple(quicker), unpiped=unpiped, piped=piped)
         if (name := schedule_name(schedule)) == INTERLEAVED:
             return Pipelines(chunks=tuple(range(2, MAX_INTERLEAVE + 1)), unpiped=unpiped, piped=piped)
-        codes = (NAMES.index(name),) if name != NAMES[0] else ()
-        return Pipelines(codes, interleaved=False, alone=bool(codes), unpiped=unpiped, piped=piped)
+        only = () if name == NAMES[0] else (NAMES.index(name),)
+        return Pipelines(only, interleaved=False, alone=bool(only), unpiped=unpiped, piped=piped)
 
     def turns(self, chosen: Iterable[Turns]) -> tuple[Turns, ...]:
         """The turns that are tried on meshes where `chosen` are possible."""

@@ -58,7 +58,7 @@ class Memory:
         return "every rank" if stage < 0 else _STAGES[stage]
 
 
-def _apart(items: dict[str, Floats]) -> tuple[float, list[Array]]:
+def _number_and_columns(items: dict[str, Floats]) -> tuple[float, list[Array]]:
     """The sum of the items that are numbers, and those that are columns."""
     plain = sum(v for v in items.values() if isinstance(v, float))
     return plain, [v for v in items.values() if not isinstance(v, float)]
@@ -73,7 +73,7 @@ def _total(plain: float, columns: Sequence[Array]) -> Floats:
 
 def _sum(items: dict[str, Floats]) -> Floats:
     """The sum of items."""
-    return _total(*_apart(items))
+    return _total(*_number_and_columns(items))
 
 
 def _peak(moments: Sequence[dict[str, Floats]]) -> Floats:
@@ -82,7 +82,7 @@ def _peak(moments: Sequence[dict[str, Floats]]) -> Floats:
     Columns that the first two end with are added to the larger of their sums before: as rounding keeps order, the same
     as the larger sum. What is smaller than a column of all candidates is so compared first.
     """
-    (plain, before), (other_plain, after), *others = map(_apart, moments)
+    (plain, before), (other_plain, after), *others = map(_number_and_columns, moments)
     both: list[Array] = []
     while min(len(before), len(after)) > 1 and before[-1] is after[-1]:
         both.insert(0, before.pop())
