@@ -192,6 +192,10 @@ def test_the_cache_is_as_stated_or_as_the_engine_keeps_it() -> None:
     assert row_cache_format({}, before, nvfp4, FACTS).name == "bf16", "vLLM follows ModelOpt's checkpoints from 0.14"
     assert row_cache_format({}, vllm, nvfp4, FACTS, "mxfp4").name == "bf16", "no checkpoint of ModelOpt"
     assert row_cache_format({"kv_dtype": "bf16"}, vllm, nvfp4, FACTS).name == "bf16"
+    gaudi = {"engine": "optimum-habana"}
+    assert row_cache_format(gaudi, vllm, fp8, FACTS).name == "fp8", "optimum-habana's recipe leaves out lm_head alone"
+    assert row_cache_format(gaudi, vllm, BF16, FACTS).name == "bf16"
+    assert row_cache_format(gaudi | {"kv_dtype": "bf16"}, vllm, fp8, FACTS).name == "bf16"
     sglang, mxfp4 = FACTS.engine("sglang"), FACTS.weight_format("mxfp4")
     assert row_cache_format({}, sglang, mxfp4, FACTS, "mxfp4", "deepseek_v4").name == "fp8"
     assert row_cache_format({}, sglang, mxfp4, FACTS, "mxfp4", "gpt_oss").name == "bf16"

@@ -200,6 +200,9 @@ def row_cache_format(
 
     Source: TensorRT-LLM, whose own checkpoints in fp8 and nvfp4 bring an fp8 cache; vLLM pull request 30785 (2025-12,
     in 0.14): `kv_cache_quant_algo` of ModelOpt's checkpoints, FP8 in those in nvfp4, is what `auto` means.
+    optimum-habana, examples/text-generation/quantization_config/maxabs_quant.json: nothing but lm_head is left out of
+    fp8, and the modules that Intel Neural Compressor then quantises count the cache (vLLM,
+    docs/features/quantization/inc.md).
     `Engine.fp8_cache_families` for models that an engine caches in 8 bits by itself.
     Assumes: nvfp4 weights are ModelOpt's, unless the model is published in 4 bits itself (`checkpoint_format`).
     """
@@ -208,7 +211,8 @@ def row_cache_format(
     follows = weights.name.startswith("nvfp4") and software.name in FOLLOW_MODELOPT and checkpoint_format != "mxfp4"
     eight = software.name.startswith("tensorrt-llm") and weights.name.startswith(EIGHT_BIT_CACHE)
     latent = model_type in software.fp8_cache_families
-    return facts.cache_format("fp8" if eight or follows or latent else "bf16")
+    whole_recipe = weights.name.startswith("fp8") and row.get("engine", "").startswith("optimum-habana")
+    return facts.cache_format("fp8" if eight or follows or latent or whole_recipe else "bf16")
 
 
 def row_layout(row: Row, model: Model, software: Engine) -> tuple[ServingLayout, int]:
