@@ -225,11 +225,9 @@ def _with_traits_left_out(
             return made, solution, False
     while spent < whole:
         trial = ThriftyProgram(wider, made.without)
-        if np.isfinite(most):  # what costs no less is not looked for
-            trial.program.at_most({column: usd for column, usd in enumerate(trial.program.costs) if usd}, most)
-        other = solve(trial.program, gap, min(effort, whole - spent))
+        other = solve(trial.program, gap, min(effort, whole - spent), below=most)
         late, spent = late or other.out_of_time, spent + other.effort
-        if other.columns is None or other.objective >= most:
+        if other.columns is None:
             if other.finished:
                 return made, replace(solution, out_of_time=late), True
             break
