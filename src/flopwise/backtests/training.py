@@ -294,7 +294,7 @@ def row_layout(row: Row) -> Layout:
     )  # fmt: skip
 
 
-def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
+def row_recipe(row: Row, model: Model, layout: Layout, facts: Facts) -> Recipe:
     """The row's recipe. Raises SpecError: a cell is not one of its values."""
     base = {"lora": "bf16", "qlora": "nf4"}.get(row.get("task", ""))
     lora = None
@@ -316,7 +316,7 @@ def row_recipe(row: Row, layout: Layout, facts: Facts) -> Recipe:
         global_batch=max(whole(row, "global_batch", replicas), replicas),
         precision=choice(row, "precision", PRECISIONS, "bf16"),
         stack=stack,
-        attention=choice(row, "attention", ATTENTION, stack.usual_attention),
+        attention=choice(row, "attention", ATTENTION, stack.usual_attention(model)),
         lora=lora,
         capacity_factor=number(row, "capacity"),
         selective="alternate" if row.get("recompute") == "alternate" else None,
@@ -371,7 +371,8 @@ def row_job(row: Row, facts: Facts) -> TrainJob:
     gpu, network, layout = facts.resolve(row.get("gpu", "")), number(row, "node_bytes_per_s"), row_layout(row)
     limit_w = number(row, "power_limit_w")
     chip = gpu.accelerator if limit_w is None else with_power_limit(gpu.accelerator, limit_w)[0]
-    model, recipe = row_model(row, facts), recipe_on(row_recipe(row, layout, facts), chip)[0]
+    model = row_model(row, facts)
+    recipe = recipe_on(row_recipe(row, model, layout, facts), chip)[0]
     if (fixed := model.stacks[0].tokens_per_sample) is not None:
         if (stated := whole(row, "seq_len", fixed)) != fixed:
             raise SpecError(f"{model.name} encodes every sample as {fixed:,} tokens, but seq_len is {stated:,}")

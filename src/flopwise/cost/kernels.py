@@ -595,8 +595,6 @@ def decode_attention_s(
 
 PAGED_ROWS = 64.0
 """Queries of a block of FlashAttention 2 over a cache in pages (csrc/flash_attn/src/flash_fwd_launch_template.h)."""
-LARGEST_HEAD = 256
-"""Dimension beyond which FlashAttention is not built."""
 
 
 def one_call_attention_s(rates: Rates, work: Work, elements: Elements = PLAIN) -> Timing:

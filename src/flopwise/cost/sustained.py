@@ -59,7 +59,15 @@ BACKWARD_RATE = 0.8
 """Rate of flash attention backward over forward: 0.75 to 0.87 in FlashAttention-2 (arXiv 2307.08691) figures 4 to 6 and
 FlashAttention-3 (arXiv 2407.08608) figures 5 and 6."""
 
-
+EFFICIENT_LARGEST = 128
+"""Dimension up to which PyTorch's memory-efficient attention keeps the sum of a block of queries in registers."""
+EFFICIENT_RATE = 0.5
+"""Forward rate of PyTorch's memory-efficient attention over FlashAttention-2's where heads are larger, whose sums cross
+memory for each block of keys: heads of 512 reach 85 TFLOP/s on an RTX 4090 and 58 on an L20 of 165 and 120 (xlite-dev,
+ffpa-attn, README, 2025)."""
+EFFICIENT_BACKWARD = 0.47
+"""Rate of its backward pass over the forward one there: 2.5 times the operations take 5.3 times as long (100.2 and
+19.0 ms, 8,192 tokens, heads of 512; xlite-dev/ffpa-attn, pull request 137, 2026)."""
 MEMORY_POWER = "memory_power_frac"
 """Parameter: power of kernels that wait for memory, at the boost clock, over what a device's own limit leaves beside
 its idle draw."""
@@ -220,6 +228,22 @@ def scaled_headroom(rates: Rates) -> float:
     if not measured or not peak or not made_for_w:
         return 1.0
     return float((made_for_w / peak / measured) ** rates.value["train_clock_exponent"])
+
+
+def efficient_attention(rates: Rates, head_dim: int) -> tuple[float, float]:
+    """(forward rate of PyTorch's memory-efficient attention over that of the stack's kernel, backward over forward).
+
+    `rates`: `training_rates`.
+
+    Source: `EFFICIENT_RATE`, `EFFICIENT_BACKWARD`; a dense mask over 8,192 tokens, 16 heads of 256, takes 72 ms forward
+    and backward on an H200 (verl-project/verl, pull request 7131, 2026), by this 58.
+    Assumes: heads of up to `EFFICIENT_LARGEST` are as fast as with FlashAttention-1; a mask costs nothing.
+    """
+    value = rates.value
+    large = head_dim > EFFICIENT_LARGEST
+    flash = prod(value[name] for name in ATTENTION["fa2" if large else "fa1"])
+    rate, backward = (EFFICIENT_RATE, EFFICIENT_BACKWARD) if large else (1.0, BACKWARD_RATE)
+    return rate * flash / value["attention_frac"], backward
 
 
 def training_rates(rates: Rates, software: TrainingStack, dtype: str = "bf16") -> Rates:

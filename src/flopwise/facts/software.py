@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
 from functools import lru_cache
 from typing import Any, Literal
 
 from flopwise.facts.accelerators import Accelerator
+from flopwise.facts.architecture import Attend, Model
 from flopwise.facts.formats import WeightFormat
 from flopwise.facts.tables import ANY, FactTable, words
 from flopwise.values import dataclass, kept_by_identity, replace
@@ -35,6 +36,8 @@ RECOMPUTE = ("none", "selective", "full")
 """What a training step computes again, by the place of each in layouts."""
 PLAIN_FORMATS = ("bf16", "fp16", "fp32")
 """Unquantised weights, in the order in which they are preferred."""
+LARGEST_HEAD = 256
+"""Dimension beyond which FlashAttention is not built."""
 VOLTA = "Volta"
 """The oldest NVIDIA devices that engines still run on, with fewer formats than later ones."""
 OLD_NEURON = "NeuronCore-v1"
@@ -50,6 +53,15 @@ def platform(accelerator: Accelerator) -> str | None:
     if accelerator.architecture.startswith("Gaudi"):
         return "gaudi"
     return OF_VENDORS.get(accelerator.vendor.lower())
+
+
+def beyond_flash(item: Attend) -> bool:
+    """True if an attention's heads are larger than FlashAttention is built for: the full layers of Gemma 4.
+
+    A latent, and one tensor that serves all heads as key and value, have kernels of their own.
+    """
+    own = item.latent_dim is not None or (item.key_is_value and item.kv_heads == 1)
+    return not own and max(item.qk_dim, item.v_dim) > LARGEST_HEAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +224,8 @@ class TrainingStack(Software):
         "fa1", "fa2", "cudnn", "cudnn-2026", "sdpa"
     ]  # flash attention 1 or 2, cuDNN's as Transformer Engine has it (from 9.18 on: cudnn-2026), or what PyTorch takes
     # on a device: cuDNN's on Hopper and Blackwell, else flash attention 2
+    large_heads: Literal["efficient", "scores"] = "efficient"  # heads beyond `LARGEST_HEAD`: PyTorch's memory-efficient
+    # kernel, or scores that are written, as Transformer Engine does where it has no kernel (its issue 3006)
     grouped_kernel: Literal[
         "split", "fused", "fused-fp8", "batched", "ragged", "masked"
     ]  # experts' products one by one, or all of a layer's in one fused kernel: in block-scaled formats, in fp8 too, or
@@ -260,10 +274,21 @@ class TrainingStack(Software):
         """
         return self.tp_overlap if sequence_parallel or not self.hides_sequences else 0.0
 
-    @property
-    def usual_attention(self) -> Literal["flash", "eager"]:
-        """The default attention implementation."""
-        return "flash" if self.flash else "eager"
+    def writes_scores(self, items: Iterable[object]) -> bool:
+        """True if some of `items` is an attention whose scores it writes, whatever kernels others have."""
+        return self.large_heads == "scores" and any(isinstance(i, Attend) and beyond_flash(i) for i in items)
+
+    def usual_attention(self, model: Model | None) -> Literal["flash", "sdpa", "eager"]:
+        """The default attention implementation for a model.
+
+        Source: transformers refuses FlashAttention where heads are larger (pull request 7131 of verl): PyTorch's
+        attention, its default, is what is left for all layers.
+        """
+        if not self.flash:
+            return "eager"
+        items = () if model is None else (item for stack in model.stacks for item in stack.items)
+        large = any(isinstance(item, Attend) and beyond_flash(item) for item in items)
+        return "sdpa" if self.hf_modules and large else "flash"
 
     def missing(self, layout: Mapping[str, Any]) -> tuple[str, ...]:
         """The degrees of a layout that the stack does not support: `tensor parallelism (tp 2)`."""

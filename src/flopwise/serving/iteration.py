@@ -28,7 +28,6 @@ from flopwise.cost.kernels import (
     DECODE_QUERIES,
     DOT,
     KEYS,
-    LARGEST_HEAD,
     PACKED_16,
     PACKING,
     PORTED,
@@ -57,7 +56,7 @@ from flopwise.facts.architecture import (
     Stack,
 )
 from flopwise.facts.formats import BF16_CACHE, CacheFormat
-from flopwise.facts.software import WIDE_RANKS
+from flopwise.facts.software import LARGEST_HEAD, WIDE_RANKS
 from flopwise.ops.cache import STATE_BYTES
 from flopwise.ops.flops import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works

@@ -36,9 +36,9 @@ from flopwise.cost.kernels import (
     work_s,
 )
 from flopwise.cost.precisions import LOW_PRECISIONS
-from flopwise.cost.sustained import BACKWARD_RATE, PERMUTE_PASSES, grouped_kernel
+from flopwise.cost.sustained import BACKWARD_RATE, PERMUTE_PASSES, efficient_attention, grouped_kernel
 from flopwise.facts.architecture import PREDICTED_HEAD, Attend, Experts, Item, Linear, Norm, Pointwise
-from flopwise.facts.software import PLAIN_FORMATS
+from flopwise.facts.software import PLAIN_FORMATS, beyond_flash
 from flopwise.ops.backward import adapter_items, backward_works
 from flopwise.ops.columns import runs
 from flopwise.ops.fusion import Group, fused_groups, merge_works, single_groups
@@ -361,6 +361,7 @@ class BlockKernel(NamedTuple):
     peak_s: Floats  # at the datasheet's peak rate
     traffic_s: Floats  # at the datasheet's memory bandwidth
     modules: frozenset[str] = frozenset()  # of `RECOMPUTE_MODULES`, those that it is part of
+    efficient: bool = False  # PyTorch's memory-efficient attention
 
     def at(self, clock: Floats) -> BlockKernel:
         """The kernel at a share of the boost clock. Source and assumptions: `BoostedKernels.at`."""
@@ -403,8 +404,10 @@ def _kernels_of(own: Sequence[tuple[Group, bool]], context: BlockContext, in_lay
         attends, modules = isinstance(group[0], Attend), recomputed_modules(group, compiled=context.rates.compiles)
         for part in parts:
             work, dtype, forward, passes = part.work, part.dtype, part.forward, part.passes
-            figures = _seconds(work, dtype, context, next(timings), eager=part.eager, passes=passes)
-            kernel = BlockKernel(work, dtype, forward, attends, *figures, modules)
+            figures = _seconds(
+                work, dtype, context, next(timings), eager=part.eager, passes=passes, efficient=part.efficient
+            )
+            kernel = BlockKernel(work, dtype, forward, attends, *figures, modules, part.efficient)
             if (unpack_s := part.unpack_s) is not None:
                 kernel = kernel._replace(seconds=kernel.seconds + unpack_s, memory_s=kernel.memory_s + unpack_s)
             yield kernel
@@ -436,6 +439,7 @@ class _KernelPart(NamedTuple):
     dtype: str
     forward: bool
     eager: bool  # attention that writes its scores
+    efficient: bool  # attention in PyTorch's memory-efficient kernel
     passes: float  # bytes that a light operation moves over those of one kernel
     unpack_s: Floats | None  # to turn a weight into 16 bits before; None where it has them
 
@@ -449,15 +453,44 @@ def _parts(group: Group, trained: bool, context: BlockContext, in_layers: bool) 
     adapter = trained and recipe.lora is not None  # adapters stay in 16 bits
     precision = "bf16" if adapter and recipe.precision in LOW_PRECISIONS else recipe.precision
     unpack_s = None if trained or not in_layers else _unpack_s(work, context)
+    eager, efficient = _attention_kernel(first, context)
+    if isinstance(first, Attend) and not eager and is_masked(first, context):
+        work = replace(work, causal_flops=work.flops, pairs=work.query * work.context, window=None)
     undone = backward_works([work], trainable="all" if trained else "none") if context.block.backward else []
-    sinks = isinstance(first, Attend) and first.sinks and not context.software.fused_sinks
-    eager = recipe.attention == "eager" or sinks
     passes = (1.0, 1.0) if context.fuses else eager_passes(first, trained=trained)
     kernels = []
     for part in (work, *undone):
         dtype = work_dtype(part, precision, in_layers=in_layers)
-        kernels.append(_KernelPart(part, dtype, part is work, eager, passes[part is not work], unpack_s))
+        kernels.append(_KernelPart(part, dtype, part is work, eager, efficient, passes[part is not work], unpack_s))
     return kernels
+
+
+def is_masked(item: Attend, context: BlockContext) -> bool:
+    """True if a window is a dense mask, of which no kernel skips anything: PyTorch's attention knows no windows.
+
+    Source: transformers, masking_utils.py: sequences as long as the window, or longer, have a mask.
+    Assumes: sequences of several lengths all are, or none.
+    """
+    reach = item.window or item.chunk
+    if context.recipe.attention != "sdpa" or reach is None or item.cross or item.compress:
+        return False
+    return bool(np.all(context.shape.context >= np.asarray(reach)))
+
+
+def _attention_kernel(item: Item, context: BlockContext) -> tuple[bool, bool]:
+    """(attention writes its scores, it runs in PyTorch's memory-efficient kernel); both False in the stack's own.
+
+    Source: PyTorch, aten/native/transformers/cuda/sdp_utils.cpp: flash attention takes neither a mask nor heads beyond
+    256; transformers, pull request 46960: nor does the efficient kernel share keys among such heads, so they are
+    repeated; `large_heads` of data/stacks.json.
+    Assumes: XLA's kernels, and those of CPUs, take any head.
+    """
+    if not isinstance(item, Attend):
+        return context.recipe.attention == "eager", False
+    takes_all = context.rates.is_host or context.rates.compiles or context.rates.matrix_unit_dim is not None
+    sinks = item.sinks and not context.software.fused_sinks
+    eager = context.recipe.attention == "eager" or sinks or context.software.writes_scores([item])
+    return eager, not (eager or takes_all) and (beyond_flash(item) or is_masked(item, context))
 
 
 def _timings(parts: Sequence[_KernelPart], context: BlockContext) -> list[Timing]:
@@ -792,15 +825,23 @@ def products_s(rates: Rates, works: Sequence[Work], elements: Elements) -> list[
 
 
 def _seconds(
-    work: Work, dtype: str, context: BlockContext, timing: Timing, *, eager: bool = False, passes: float = 1.0
+    work: Work,
+    dtype: str,
+    context: BlockContext,
+    timing: Timing,
+    *,
+    eager: bool = False,
+    passes: float = 1.0,
+    efficient: bool = False,
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Seconds of one work: all; all if it is memory-bound; those that the clock sets; at the peak rate; at bandwidth.
 
     The last two are those of the datasheet.
 
-    `timing`: of it alone. `eager`: attention writes its scores. `passes`: bytes that a light operation moves over those
-    of one kernel. Assumes: attention's backward pass is as fast as its forward one on a systolic array, which
-    published runs of long sequences on TPUs bear out, and slower by `BACKWARD_RATE` elsewhere.
+    `timing`: of it alone. `eager`: attention writes its scores. `efficient`: it runs in PyTorch's memory-efficient
+    kernel. `passes`: bytes that a light operation moves over those of one kernel. Assumes: attention's backward pass is
+    as fast as its forward one on a systolic array, which published runs of long sequences on TPUs bear out, and slower
+    by `BACKWARD_RATE` elsewhere.
     """
     rates, software, wide = context.rates, context.software, context.act_bytes
     scale = passes * software.pointwise_traffic if work.kind in LIGHT else 1.0
@@ -808,8 +849,12 @@ def _seconds(
     if work.kind in PRODUCTS and work.name.endswith(WEIGHT_GRADIENT):
         seconds = seconds + _added_s(work, timing, context)
     slower = rates.matrix_unit_dim is None  # a systolic array is as fast backward
-    computes_s = timing.compute_s
-    if work.kind == "attention" and work.name.endswith(GRADIENT) and slower and not eager:
+    computes_s: Floats = timing.compute_s
+    if efficient:
+        rate, back = efficient_attention(rates, max(work.qk_dim, work.v_dim))
+        computes_s = timing.compute_s / (rate * (back if work.name.endswith(GRADIENT) else 1.0))
+        seconds = seconds + computes_s - timing.compute_s
+    elif work.kind == "attention" and work.name.endswith(GRADIENT) and slower and not eager:
         forward, backward = (
             score_dims(rates, work.qk_dim, work.v_dim, dtype, softmax=f) for f in (1.0, BACKWARD_SOFTMAX)
         )

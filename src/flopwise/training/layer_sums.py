@@ -298,7 +298,8 @@ class MemoryTable:
         lora = self.lora
         return {
             "implementation": self.implementation, "elem_bytes": self.elem_bytes, "split": split, "habit": self.habit,
-            "flash": self.recipe.attention != "eager", "trainable": self._trainable(layer),
+            "flash": self.recipe.attention != "eager" and not self.software.writes_scores(layer.items),
+            "trainable": self._trainable(layer),
             "rank": 0 if lora is None else lora.rank,
             "dropped": self.copies_inputs and not self.keeps_inputs,
             "one_mlp": fuses_adapters(self.recipe), "weighted_first": self.software.weighted_first,

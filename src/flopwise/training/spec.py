@@ -475,7 +475,8 @@ class TrainingSpec(Spec):
         return Recipe(
             seq_len=seq_len, global_batch=global_batch, precision=self.precision,
             optimizer=facts.optimizer(self.optimizer), stack=stack,
-            attention=cast("Attention | None", self.attention) or stack.usual_attention, grad_dtype=self.grad_dtype,
+            attention=cast("Attention | None", self.attention) or stack.usual_attention(model),
+            grad_dtype=self.grad_dtype,
             master_weights=self.master_weights, lora=self.adapters(facts), expert_skew=self.expert_skew or 1.0,
             capacity_factor=self.capacity_factor, documents=documents,
             lengths_vary=documents is not None and documents.packing == "padded",

@@ -10,7 +10,7 @@ from flopwise.cost.fabric import host_link_bytes_per_s
 from flopwise.cost.kernels import work_bytes
 from flopwise.cost.precisions import FULL_WIDTH
 from flopwise.cost.rates import precision
-from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, MEMORY_POWER, PLAIN_RATES
+from flopwise.cost.sustained import ATTENTION, BACKWARD_RATE, MEMORY_POWER, PLAIN_RATES, efficient_attention
 from flopwise.origin import COUNTED, KERNEL, Device, Ledger, number
 from flopwise.provenance import Figure, assumption, fact, setting, term
 from flopwise.training.blocks import BlockKernel, kernels_of
@@ -98,29 +98,40 @@ class TrainingDevice(Device):
             self._known[key] = self._achieved_rate(dtype, rate, factors)
         return self._known[key]
 
-    def attention_rate(self, *, backward: bool) -> Figure:
-        """Sustained FLOP/s of the stack's flash attention inside full blocks."""
-        key = f"attention {backward}"
+    def attention_rate(self, *, backward: bool, efficient: int | None = None) -> Figure:
+        """Sustained FLOP/s of the stack's flash attention inside full blocks.
+
+        `efficient`: dimension of the heads where PyTorch's memory-efficient kernel takes its place.
+        """
+        key = f"attention {backward} {efficient}"
         if key not in self._known:
             parameters = map(self.parameter, ATTENTION[self.software.attention_kernel])
             factors = [self.datasheet("peak bf16", "FLOP/s"), *parameters, self.clock()]
             value = self.clock_frac * self.rates.peak_flops_per_s("bf16") * self.boosted.value["attention_frac"]
+            back, source = BACKWARD_RATE, "FlashAttention-2 (arXiv 2307.08691) figures 4 to 6"
+            if efficient is not None:
+                forward, back = efficient_attention(self.boosted, efficient)
+                source = "FlashAttention-2 (arXiv 2307.08691), xlite-dev/ffpa-attn: memory-efficient attention"
+                factors.append(fact("memory-efficient attention over the stack's", forward, "", source=source))
+                value *= forward
             if backward:
-                source = "FlashAttention-2 (arXiv 2307.08691) figures 4 to 6"
-                factors.append(fact("attention backward over forward", BACKWARD_RATE, "", source=source))
-                value *= BACKWARD_RATE
+                factors.append(fact("attention backward over forward", back, "", source=source))
+                value *= back
             self._known[key] = self._achieved_rate("attention", value, factors)
         return self._known[key]
 
     def _achieved_rate(self, what: str, value: float, factors: list[Figure]) -> Figure:
         return term(f"achieved {what} rate", value, "FLOP/s", " x ".join(f.name for f in factors), *factors)
 
-    def kernel(self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float) -> Figure:
-        """As `Device.kernel`, attention held against the rate of its own kernel."""
+    def kernel(
+        self, work: Work, dtype: str, seconds: float, *, weight_bits: float, kv_bytes: float, efficient: bool = False
+    ) -> Figure:
+        """As `Device.kernel`, attention held against the rate of its own kernel; `efficient`: as of `BlockKernel`."""
         if work.kind != "attention" or work.latent_dim is not None or dtype in FULL_WIDTH:
             return super().kernel(work, dtype, seconds, weight_bits=weight_bits, kv_bytes=kv_bytes)
         flops = term("FLOP", number(work.causal_flops), "FLOP", f"{COUNTED}: pairs that the mask lets through")
-        rate = self.attention_rate(backward=work.name.endswith("/grad"))
+        larger = max(work.qk_dim, work.v_dim) if efficient else None
+        rate = self.attention_rate(backward=work.name.endswith("/grad"), efficient=larger)
         nbytes = work_bytes(work, weight_bits=weight_bits, kv_bytes=kv_bytes)
         moved = term("bytes moved", number(nbytes), "B", COUNTED)
         return term(f"{work.name} in {dtype}", seconds, "s", KERNEL, flops, moved, rate, self.memory_rate())
@@ -276,7 +287,9 @@ class StepFigures(Ledger):
         blocks = []
         for block, count, kernels in self.kernels:
             parts = [
-                self.device.kernel(k.work, k.dtype, number(k.seconds), weight_bits=16.0, kv_bytes=ACT_BYTES)
+                self.device.kernel(
+                    k.work, k.dtype, number(k.seconds), weight_bits=16.0, kv_bytes=ACT_BYTES, efficient=k.efficient
+                )
                 for k in kernels
                 if k.forward == (name == "forward")
             ]
