@@ -432,3 +432,11 @@ def test_an_image_has_the_tokens_of_its_model_and_a_row_that_says_otherwise_is_r
     larger = row_job({**cells, "model": "ViT-B/16 (384)", "seq_len": "577"}, FACTS)
     assert larger.recipe.seq_len == 577
     assert causal_forward_flops(larger.model, 1, 577) == pytest.approx(2 * 55.5e9, rel=0.001)
+
+
+def test_a_row_of_a_model_whose_layers_nobody_published_is_skipped_with_that_reason() -> None:
+    row = {"id": "x", "model": "Kimi-K3", "gpu": "GB300", "gpus": "8", "seq_len": "4096", "tokens_per_s_per_gpu": "9"}
+    prediction = predict_training(row, FACTS)
+    assert prediction.predicted is None
+    assert prediction.skipped is not None
+    assert "Kimi-K3 has no token layers" in prediction.skipped

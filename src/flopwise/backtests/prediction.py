@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from flopwise.cost.intervals import ErrorBand
-from flopwise.errors import FlopwiseError, SpecError
+from flopwise.errors import FlopwiseError, MissingFactError, SpecError
 from flopwise.facts.architecture import Model
 from flopwise.facts.catalog import Facts
 from flopwise.facts.models.catalog import TYPICAL
@@ -145,9 +145,13 @@ def model_spellings(text: str) -> list[str]:
 def stated_model(row: Row, facts: Facts) -> Model:
     """The model of a row: of the configuration that it names, else the one that its `model` names.
 
-    Raises: SpecError: there is no such configuration, or as `named_model`.
+    Raises: SpecError: there is no such configuration, its layers are not known, or as `named_model`.
     """
-    return facts.model(row["config"], offline=True) if row.get("config") else named_model(row.get("model", ""), facts)
+    path = row.get("config")
+    model = facts.model(path, offline=True) if path else named_model(row.get("model", ""), facts)
+    if not model.stacks:
+        raise MissingFactError(f"{model.name} has no token layers in the catalog, only published figures")
+    return model
 
 
 def model_by_size(row: Row, facts: Facts) -> Model:

@@ -14,7 +14,7 @@ from flopwise.search.plan import plan
 from flopwise.search.spec import TRAINING
 from flopwise.search.workload import Resolved
 
-MEASURED = {"rocm": (58, 409), "xla": (142, 26), "neuron": (11, 29), "gaudi": (33, 53)}
+MEASURED = {"rocm": (58, 409), "xla": (142, 26), "neuron": (11, 29), "gaudi": (33, 76)}
 """Published training runs and serving results of each software. Source: benchmarks/truth, counted by known device."""
 FRAMEWORKS = {
     "rocm": "PyTorch for ROCm", "xla": "JAX, or PyTorch/XLA", "neuron": "JAX or PyTorch for NeuronX",
