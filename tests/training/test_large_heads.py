@@ -18,8 +18,8 @@ from flopwise.ops.shapes import Shape, Split
 from flopwise.training.blocks import BlockContext, kernels_of
 from flopwise.training.estimate import estimate
 from flopwise.training.job import TrainJob
+from flopwise.training.layer_sums import memory_table
 from flopwise.training.layout import Layout, Recipe
-from flopwise.training.memory import memory_table
 from flopwise.training.step_figures import StepFigures
 from named import FACTS, recipe_with
 
@@ -68,7 +68,7 @@ def test_its_backward_pass_takes_as_much_longer_as_was_measured() -> None:
 
 def test_small_heads_under_a_mask_run_as_flash_attention_1() -> None:
     boosted = training_rates(rates(FACTS.accelerator("A100-SXM-80")), FACTS.stack("hf-trainer"))
-    assert efficient_attention(boosted, 128) == (pytest.approx(boosted.value["train_attention_first"]), BACKWARD_RATE)
+    assert efficient_attention(boosted, 128) == pytest.approx((boosted.value["train_attention_first"], BACKWARD_RATE))
 
 
 def test_a_mask_is_computed_whole_from_the_windows_length_on() -> None:
@@ -136,7 +136,9 @@ def test_an_estimate_explains_the_kernel_that_it_was_timed_with() -> None:
     machines = cluster(FACTS.accelerator("B300"), gpus_per_node=8)
     found = estimate(TrainJob(model=GEMMA, recipe=recipe, layout=Layout(dp=2, zero=3), cluster=machines))
     device = StepFigures(found).device
-    usual, full, sliding = (device.attention_rate(backward=True, efficient=heads).value for heads in (None, 512, 256))
+    usual, full, sliding = (
+        float(device.attention_rate(backward=True, efficient=heads).value or 0.0) for heads in (None, 512, 256)
+    )
     assert full == sliding
     over_flash = found.table.rates.value["train_attention_frac.fa2"] / found.table.rates.value["attention_frac"]
     assert full / usual == pytest.approx(0.5 * over_flash * 0.47 / BACKWARD_RATE)
