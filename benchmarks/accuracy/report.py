@@ -443,9 +443,9 @@ messages and documented engine behaviour add up to, and a few shares that are me
 TPUs and Trainium; libraries on AMD devices without an engine's kernels; llama.cpp on Intel's GPUs and its first delta
 rules). Constants of serving were fitted on 2026-12-01, before the last 149 rows came, those of training on 2026-11-30,
 before its last 176. Those of memory have not seen the rows that were added on 2026-11-22 (51), 2026-11-26 (72),
-2026-11-30 (145) and 2026-12-01 (20); those of kernels neither the 20 rows of 2026-11-22 nor, but for what a repeated call finds in
-the L2 cache, the 234 of 2026-11-30; the rate of links through the host's memory is a mean of seven machines, two of
-which are the last 17 rows."""
+2026-11-30 (145) and 2026-12-01 (20); those of kernels neither the 20 rows of 2026-11-22 nor, but for what a repeated
+call finds in the L2 cache, the 234 of 2026-11-30; the rate of links through the host's memory is a mean of seven
+machines, two of which are the last 17 rows."""
 UNMET = {
     "kernels": """\
 What keeps kernels off, and why no constant mends it:
