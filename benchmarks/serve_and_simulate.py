@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +21,9 @@ import flopwise
 from flopwise.api.simulate import SIMULATED
 from flopwise.keywords import takes
 from flopwise.serving.answer import ServeAnswer
-from flopwise.serving.sim.engine import KernelTimes
 from flopwise.serving.sim.finite import ENOUGH_OF_LOOPS, num_draws
 from flopwise.serving.sim.request import request_of, simulation_request
 from flopwise.serving.sim.result import RunSummary, SimulatedRun
-from flopwise.values import replace
 
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "8B, H100, chat": {"model": "Llama-3.1-8B", "gpu": "h100", "input": 1024, "output": 256},
@@ -101,15 +98,10 @@ def _options(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def runs(case: dict[str, Any], seeds: Iterable[int], **traffic: Any) -> list[SimulatedRun]:
-    """What `simulate` runs for each seed, with the times of kernels, which do not depend on it, found once."""
+    """What `simulate` runs for each of the consecutive seeds, with the step costs of all of them."""
     first, *others = seeds
     asked = takes(*SIMULATED)(simulation_request)(case["model"], seed=first, **traffic, **_options(case))
-    kernels = KernelTimes()
-    further = (
-        request_of(asked.job, replace(asked.traffic, seed=seed), asked.scheduling, asked.facts, (), kernels=kernels)
-        for seed in others
-    )
-    return [request.run_fixed(1, samples=1) for request in chain([asked], further)]
+    return request_of(asked.job, asked.traffic, asked.scheduling, asked.facts, (), draws=1 + len(others)).run_draws(1)
 
 
 @lru_cache(maxsize=32)

@@ -48,16 +48,17 @@ def mean(runs: Sequence[SimulatedRun], name: str) -> float:
 
 @pytest.mark.parametrize(("times", "length"), [(1.3, (200, 800)), (2, (1000, 1000)), (4, (100, 2000))])
 def test_serve_says_what_the_simulator_says(times: float, length: tuple[int, int]) -> None:
+    """All draws of `serve` have the steps and the cache of their mean lengths, each of these that of its own."""
     inputs, outputs = length
     users = round(times * room(input=inputs, output=outputs))
     found = served(users, input=inputs, output=outputs).estimate
     runs = drawn_runs("l4", length, users)
     assert all(run.totals.preemptions.sum() > 0 for run in runs), "the case shows nothing else"
     assert found.tpot_s is not None
-    assert found.ttft_s.value == pytest.approx(mean(runs, "ttft_s"), rel=1e-9)
-    assert found.tpot_s.value == pytest.approx(mean(runs, "tpot_s"), rel=1e-9)
+    assert found.ttft_s.value == pytest.approx(mean(runs, "ttft_s"), rel=0.02)
+    assert found.tpot_s.value == pytest.approx(mean(runs, "tpot_s"), rel=0.005)
     made = np.mean([run.summary().output_tokens_per_s for run in runs])
-    assert found.requests_per_s * outputs == pytest.approx(made, rel=1e-9)
+    assert found.requests_per_s * outputs == pytest.approx(made, rel=0.005)
 
 
 def test_giving_way_takes_time_between_tokens_that_waiting_takes_before_the_first() -> None:

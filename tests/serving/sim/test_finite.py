@@ -16,7 +16,9 @@ from flopwise.serving.job import ServeEstimate, ServeJob
 from flopwise.serving.sim import finite
 from flopwise.serving.sim.engine import replica
 from flopwise.serving.sim.finite import ArrivalRun, _drifts, closed_loop_run, finite_run
+from flopwise.serving.sim.request import request_of
 from flopwise.serving.sim.source import Traffic
+from flopwise.serving.spec import Scheduling
 from named import serve_job_with
 
 FACTS = load_facts()
@@ -50,6 +52,23 @@ def test_a_burst_takes_its_prompts_and_then_its_answers() -> None:
     whole_s = cost.seconds(chunk=4096)  # one prompt of that length: its tokens see 28 such blocks besides
     assert first_s == pytest.approx(JOB.engine.request_s + whole_s - 28 * pairs_s, rel=0.03)
     assert found.output_tokens_per_s.value == pytest.approx(8 * 16 / (first_s + steps_s), rel=0.02)
+
+
+def test_draws_are_the_runs_of_one_seed_after_another() -> None:
+    """The steps of all are those of their mean lengths; where requests are alike, each run is that of its seed."""
+    alike = Traffic(rate=20.0, requests=50, input_tokens="512:512", output_tokens="16:16", seed=3)
+    drawn = replace(alike, input_tokens="100:900", output_tokens="lognormal:64:cv=1")
+    for traffic in (alike, drawn):
+        together = request_of(JOB, traffic, Scheduling(), FACTS, (), draws=3)
+        alone = [request_of(JOB, replace(traffic, seed=seed), Scheduling(), FACTS, ()) for seed in (3, 4, 5)]
+        runs = together.run_draws(1)
+        assert [run.trace.prompt.tolist() for run in runs] == [one.trace.prompt.tolist() for one in alone]
+        assert [run.trace.output.tolist() for run in runs] == [one.trace.output.tolist() for one in alone]
+        assert together.job.input_tokens == round(float(np.mean([one.trace.prompt.mean() for one in alone])))
+        for run, one in zip(runs, alone, strict=True):
+            own = one.run_fixed(1)
+            assert np.nanmean(run.tpot_s) == pytest.approx(np.nanmean(own.tpot_s), rel=0 if traffic is alike else 0.003)
+            assert np.nanmean(run.ttft_s) == pytest.approx(np.nanmean(own.ttft_s), rel=0 if traffic is alike else 0.003)
 
 
 def test_the_longest_answer_drains_alone() -> None:

@@ -15,7 +15,6 @@ from flopwise.options import OptionError
 from flopwise.serving.estimate import RunMeans, engine_limit, estimate, largest_batch
 from flopwise.serving.job import ServeEstimate, ServeJob, no_room_text
 from flopwise.serving.sessions import ANSWERS_ELSEWHERE
-from flopwise.serving.sim.engine import KernelTimes
 from flopwise.serving.sim.prefixes import previous_turns
 from flopwise.serving.sim.request import SimulationRequest, request_of, slow_store_notes
 from flopwise.serving.sim.result import ClassFigures, SimulatedRun, at_shares
@@ -109,10 +108,8 @@ def _draws(
     job: ServeJob, traffic: Traffic, replicas: int, facts: Facts, on_compile: OnCompile, enough: int = ENOUGH_REQUESTS
 ) -> list[SimulatedRun]:
     """Runs of the same traffic, drawn with one seed after another until there are `enough` requests."""
-    draws, kernels = num_draws(traffic.num_requests or 1, enough), KernelTimes()
-    seeds = range(traffic.seed, traffic.seed + draws)
-    requests = (_request(job, replace(traffic, seed=seed), facts, kernels) for seed in seeds)
-    return [request.run_fixed(replicas, on_compile, samples=1) for request in requests]
+    request = _request(job, traffic, facts, num_draws(traffic.num_requests or 1, enough))
+    return request.run_draws(replicas, on_compile)
 
 
 def num_draws(requests: int, enough: int) -> int:
@@ -228,10 +225,10 @@ def _latencies(
     return first, each
 
 
-def _request(job: ServeJob, traffic: Traffic, facts: Facts, kernels: KernelTimes | None = None) -> SimulationRequest:
-    """The request to replicas of a job; `kernels`: times that it shares with others that differ in lengths alone."""
+def _request(job: ServeJob, traffic: Traffic, facts: Facts, draws: int = 1) -> SimulationRequest:
+    """The request to replicas of a job, with so many draws of its traffic."""
     alone = replace(job, techniques=replace(job.techniques, prefill_gpus=0))
-    return request_of(alone, traffic, _scheduling(job), facts, (), one_pass=True, kernels=kernels)
+    return request_of(alone, traffic, _scheduling(job), facts, (), one_pass=True, draws=draws)
 
 
 def _scheduling(job: ServeJob, **stated: Any) -> Scheduling:

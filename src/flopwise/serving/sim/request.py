@@ -26,7 +26,7 @@ from flopwise.serving.job import ServeJob, not_simulated_text
 from flopwise.serving.memory import generates
 from flopwise.serving.sim.autoscale import AutoscaledRun, Autoscaling, elastic
 from flopwise.serving.sim.cost import StepCost
-from flopwise.serving.sim.engine import KernelTimes, Replica, loaded_cost, replica
+from flopwise.serving.sim.engine import Replica, loaded_cost, replica
 from flopwise.serving.sim.lengths import Lengths
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.setup import Transfer
@@ -142,6 +142,7 @@ class SimulationRequest:
     cache: ResponseCache | None = None
     makers: Column | None = None
     stores: tuple[KvStore, ...] = ()  # of prefixes, of one replica
+    further: tuple[RequestTrace, ...] = ()  # what the seeds after that of the traffic draw
 
     @property
     def gpus_per_replica(self) -> int:
@@ -199,16 +200,27 @@ class SimulationRequest:
 
         Raises: SpecError: less than one replica.
         """
-        if replicas < 1:
-            raise SpecError(f"{replicas} replicas; allowed: from 1")
+        cost = self._cost_among(replicas)
+        return self._with_cached_answers(self._run(self.computed_requests, cost, replicas, on_compile, samples=samples))
+
+    def run_draws(self, replicas: int, on_compile: Callable[[], None] | None = None) -> list[SimulatedRun]:
+        """The simulated runs of a fixed number of replicas: of the trace, and of each of `further`.
+
+        Raises: SpecError: less than one replica.
+        """
+        cost = self._cost_among(replicas)
+        return [self._run(drawn, cost, replicas, on_compile, samples=1) for drawn in (self.trace, *self.further)]
+
+    def _run(
+        self, requests: RequestTrace, cost: StepCost, replicas: int, on_compile: Callable[[], None] | None, *,
+        samples: int,
+    ) -> SimulatedRun:  # fmt: skip
         one, how, flow = self.replica, self.scheduling, self.traffic
-        run = simulate(
-            self.computed_requests, self._cost_among(replicas), one.limits, replicas=replicas * one.schedulers,
-            balancer=how.balancer, policy=how.policy, users=flow.users, think_s=flow.think_s,
-            prefill_replicas=self.prefill_pool(replicas) * one.schedulers, transfer=self.transfer,
-            samples=samples, on_compile=on_compile,
+        return simulate(
+            requests, cost, one.limits, replicas=replicas * one.schedulers, balancer=how.balancer, policy=how.policy,
+            users=flow.users, think_s=flow.think_s, prefill_replicas=self.prefill_pool(replicas) * one.schedulers,
+            transfer=self.transfer, samples=samples, on_compile=on_compile,
         )  # fmt: skip
-        return self._with_cached_answers(run)
 
     def run_elastic(
         self,
@@ -239,7 +251,10 @@ class SimulationRequest:
         """Step costs where so many replicas share the load.
 
         Source: `loaded_cost`. Assumes: of users, who begin together, none waits for the first time.
+        Raises: SpecError: less than one replica.
         """
+        if replicas < 1:
+            raise SpecError(f"{replicas} replicas; allowed: from 1")
         cost, users, share = self.replica.cost, self.traffic.users, 1.0
         if self.prefill_pool(replicas):
             return cost
@@ -299,33 +314,37 @@ def simulation_request(model: ModelName, *, one_pass: bool = False, **options: A
 
 def request_of(
     job: ServeJob, traffic: Traffic, scheduling: Scheduling, facts: Facts, assumptions: tuple[str, ...], *,
-    one_pass: bool = False, kernels: KernelTimes | None = None,
+    one_pass: bool = False, draws: int = 1,
 ) -> SimulationRequest:  # fmt: skip
-    """The request to replicas of `job`; `one_pass` and errors as of `simulation_request`, `kernels` as of `replica`."""
+    """The request to replicas of `job`; `one_pass` and errors as of `simulation_request`.
+
+    `draws`: of the traffic, with one seed after another. Step costs are those of the mean lengths of all of them.
+    """
     loads = (("--rate", traffic.rate), ("--concurrency", traffic.users))
     load = [word for flag, value in loads if value is not None for word in (flag, f"{value:g}")]
     passes = one_pass and not generates(job.model)
     if not passes and (text := not_simulated_text(job, load)):
         raise SpecError(text)
-    trace = draw_requests(traffic, 0.0 if passes else length_spread(job.model, traffic))
+    spread_frac = 0.0 if passes else length_spread(job.model, traffic)
+    seeded = (traffic, *(replace(traffic, seed=traffic.seed + i) for i in range(1, draws)))
+    traces = tuple(draw_requests(one, spread_frac) for one in seeded)
     if passes:
-        trace = replace(trace, output=np.ones_like(trace.output))
-    inputs, outputs = max(1, round(float(trace.prompt.mean()))), max(1, round(float(trace.output.mean())))
+        traces = tuple(replace(one, output=np.ones_like(one.output)) for one in traces)
+    prompts, answers = (np.concatenate([getattr(one, name) for one in traces]) for name in ("prompt", "output"))
+    inputs, outputs = max(1, round(float(prompts.mean()))), max(1, round(float(answers.mean())))
     window, stretched = _window(job.model, inputs if passes else inputs + outputs)
     job = replace(
         job,
         input_tokens=inputs if window is None else max(1, min(inputs, window - 1)),
         output_tokens=job.output_tokens if passes else _within(outputs, window, inputs),
     )
-    longest = int((trace.prompt + trace.output).max())
+    longest = int((prompts + answers).max())
     split = bool(scheduling.prefill_replicas or scheduling.prefill_gpus)
     job = replace(job, concurrency=None, arrivals_per_s=None, pools=split)  # of the run the traffic loads it
     usual = min(longest, math.ceil((2.0 - SHORTEST) * (inputs + outputs)))  # of a long tail the rest is left out
     step_tokens, most = scheduling.step_tokens, window or longest
-    built = replica(
-        job, context=inputs + outputs, longest=usual, step_tokens=step_tokens, max_tokens=most, kernels=kernels
-    )
-    shares = bool((trace.prefix >= 0).any() or (trace.session >= 0).any())
+    built = replica(job, context=inputs + outputs, longest=usual, step_tokens=step_tokens, max_tokens=most)
+    shares = any(bool((one.prefix >= 0).any() or (one.session >= 0).any()) for one in traces)
     prefix = shares if scheduling.prefix_cache is None else scheduling.prefix_cache
     mix = job.engine.mixes if scheduling.mix is None else scheduling.mix
     limits = replace(built.limits, mix=mix, preempt=scheduling.preempt, prefix_cache=prefix)
@@ -338,7 +357,7 @@ def request_of(
         stores = KvStore.parse_list(scheduling.kv_stores, job.cluster.rates, int(job.layout.num_gpus), facts)
         limits = replace(limits, stores=tuple(one.block_store(built.block_bytes, built.schedulers) for one in stores))
     return SimulationRequest(
-        facts=facts, job=job, traffic=traffic, scheduling=scheduling, trace=trace,
+        facts=facts, job=job, traffic=traffic, scheduling=scheduling, trace=traces[0], further=traces[1:],
         replica=replace(built, limits=limits), transfer=transfer(job) if split else None,
         assumptions=(*assumptions, *stretched),
         stores=stores,
