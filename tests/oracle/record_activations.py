@@ -1,7 +1,7 @@
 """Bytes that autograd keeps for the backward pass of real models, on the CPU: `python record_activations.py`.
 
 Every tensor that an operation saves is caught by a hook; storages count once, parameters and buffers not at all.
-bfloat16, training mode, with dropout where the configuration has it, with labels. Checkpointing is the reentrant kind,
+bfloat16 or fp32 under autocast to it, training mode, with dropout where the configuration has it, with labels. Checkpointing is the reentrant kind,
 which saves its inputs where the hook sees them. Attention dropout is off under SDPA: the CPU's fused kernel has none.
 """
 
@@ -31,6 +31,9 @@ LORA = {
 }
 RANK = 4
 FULL_PRECISION = ("llama", "gpt2", "gemma")
+AUTOCAST = ("llama", "qwen3", "gemma", "gemma3", "phi3", "starcoder2", "olmo2", "gpt_neox", "opt")
+"""Of dense models: the CPU's grouped product of experts does not autocast."""
+CASTS = {"ToCopyBackward0", "TBackward0", "TransposeBackward0"}
 
 
 def _add_adapters(model: Any, targets: tuple[str, ...]) -> None:
@@ -56,10 +59,22 @@ def _add_adapters(model: Any, targets: tuple[str, ...]) -> None:
                 setattr(module, name, LoraLinear(getattr(module, name)))
 
 
+def _is_weight(tensor: Any) -> bool:
+    """True for a parameter's copy in 16 bits, transposed or not."""
+    node = tensor.grad_fn
+    while node is not None and type(node).__name__ in CASTS:
+        node = node.next_functions[0][0]
+    return type(node).__name__ == "AccumulateGrad"
+
+
 def saved_bytes(
-    case: dict[str, Any], attention: str, *, full: bool = False, targets: tuple[str, ...] = (), elem_bytes: int = 2
-) -> int:
-    """Bytes of the distinct storages that the forward pass leaves for the backward pass."""
+    case: dict[str, Any], attention: str, *, full: bool = False, targets: tuple[str, ...] = (), elem_bytes: int = 2,
+    autocast: bool = False,
+) -> int:  # fmt: skip
+    """Bytes of the distinct storages that the forward pass leaves for the backward pass.
+
+    `autocast`: of fp32 weights, under PyTorch's autocast to bfloat16; the copies that it keeps of weights don't count.
+    """
     import torch
     import transformers
 
@@ -70,7 +85,7 @@ def saved_bytes(
     config = transformers.AutoConfig.for_model(kind, **fields)
     auto = transformers.AutoModel if kind == "bert" else transformers.AutoModelForCausalLM
     model = auto.from_config(
-        config, attn_implementation=attention, dtype=torch.bfloat16 if elem_bytes == 2 else torch.float32
+        config, attn_implementation=attention, dtype=torch.float32 if autocast or elem_bytes == 4 else torch.bfloat16
     ).train()
     if targets:
         _add_adapters(model, targets)
@@ -81,13 +96,14 @@ def saved_bytes(
 
     def pack(tensor: Any) -> Any:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in own and not (autocast and _is_weight(tensor)):
             kept[storage.data_ptr()] = (tensor.detach(), storage.nbytes())
         return tensor
 
     ids = torch.zeros(BATCH, SEQ, dtype=torch.long)
     options = {} if kind == "bert" else {"use_cache": False, "labels": ids}
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    casts = torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), casts:
         output = model(input_ids=ids, **options)
     del output
     return sum(size for _, size in kept.values())
@@ -102,14 +118,18 @@ def record() -> dict[str, Any]:
     transformers.logging.set_verbosity_error()
     rows: list[dict[str, Any]] = []
 
-    def add(name: str, attention: str, *, full: bool = False, lora: str = "", elem_bytes: int = 2) -> None:
-        size = saved_bytes(CASES[name], attention, full=full, targets=LORA.get(lora, ()), elem_bytes=elem_bytes)
+    def add(
+        name: str, attention: str, *, full: bool = False, lora: str = "", elem_bytes: int = 2, autocast: bool = False
+    ) -> None:  # fmt: skip
+        targets = LORA.get(lora, ())
+        size = saved_bytes(CASES[name], attention, full=full, targets=targets, elem_bytes=elem_bytes, autocast=autocast)
         row = {
             "case": name,
             "attention": attention,
             "full": full,
             "lora": lora,
             "elem_bytes": elem_bytes,
+            "autocast": autocast,
             "bytes": size,
         }
         rows.append(row)
@@ -125,6 +145,10 @@ def record() -> dict[str, Any]:
                 add("llama", attention, lora=lora)
             for name in FULL_PRECISION:
                 add(name, attention, elem_bytes=4)
+            for name in AUTOCAST:
+                add(name, attention, autocast=True)
+                add(name, attention, full=True, autocast=True)
+            add("gpt2", attention, autocast=True)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     return {**versions, "batch": BATCH, "seq": SEQ, "rank": RANK, "configs": {n: CASES[n] for n in NAMES}, "rows": rows}
 

@@ -57,12 +57,13 @@ def predicted(record: dict[str, Any], row: dict[str, Any]) -> float:
         config[OFF[row["case"]]] = 0.0
     made, wide = table(config, record, row), row["elem_bytes"]
     sums, _ = made.sums(Layout(micro_batch=record["batch"]))
-    total: float = record["batch"] * float(sums.activations[2 if row["full"] else 0, -1, 0])
+    layers = sums.activations + sums.autocast_activations if row["autocast"] else sums.activations
+    total: float = record["batch"] * float(layers[2 if row["full"] else 0, -1, 0])
     stack = made.model.stacks[0]
     shape = Shape(batch=record["batch"], query=record["seq"], context=record["seq"])
     names: Trainable = frozenset(f"{name}_proj" for name in TARGETS[row["lora"]]) if row["lora"] else "all"
     setting = Setting(
-        shape=shape, habit=made.habit, implementation=row["attention"], elem_bytes=wide,
+        shape=shape, habit=made.habit, implementation=row["attention"], elem_bytes=wide, autocast=row["autocast"],
         trainable=frozenset() if row["lora"] else "all",
     )  # fmt: skip
     total += cpu_bytes(trace_items(stack.before, setting, stack.width, input_grad=False), wide)

@@ -27,6 +27,7 @@ FREE, CONTEXT = FACTS.stack("megatron-te").fragmentation_frac, FACTS.stack("mega
 LAYER = SEQ * (2 * (WIDTH + WIDTH + (WIDTH + KV) + KV + WIDTH + WIDTH + WIDTH + 3 * FFN) + 4 * HEADS)
 ENDS = SEQ * 2 * (2 * WIDTH)  # inputs of the final norm and of the head
 ENTRY = SEQ * 2 * WIDTH  # a layer's input alone
+WIDER = SEQ * 2 * WIDTH  # by which fp32 makes the input of a norm, or of a layer, larger (autocast)
 BETWEEN = 2 * SEQ * 2 * FFN  # gradients in and out of the widest operation, 16 bits
 
 
@@ -106,7 +107,32 @@ def test_activations() -> None:
     operations = memory(changed(FSDP, stack="fsdp-te"), recompute=1).items["activations"]
     # torchtitan: of the seven products the first, third, fifth and seventh; the compiler drops sums' summands, the
     # fourth and the last: q, v, gate; the layer's input and attention's result
-    assert operations == exactly(LAYERS * SEQ * 2 * (WIDTH + KV + FFN + WIDTH + WIDTH) + ENDS)
+    of_16_bits = LAYERS * SEQ * 2 * (WIDTH + KV + FFN + WIDTH + WIDTH) + ENDS
+    assert operations == exactly(of_16_bits + (LAYERS + 1) * WIDER)  # one device, no gathered weights
+    gathered = memory(changed(FSDP, stack="fsdp-te"), dp=8, zero=3, recompute=1).items["activations"]
+    assert gathered == exactly(of_16_bits)
+
+
+def test_activations_under_autocast() -> None:
+    """PyTorch, Automatic Mixed Precision: tables, norms and sums of fp32 operands stay fp32, products cast inputs.
+
+    A compiled layer so keeps the inputs of its two norms in fp32, and one 16-bit copy of what each puts out; a layer
+    that is computed again keeps its own input. Where ZeRO 3 gathers weights in 16 bits, nothing is fp32.
+    """
+    for zero, wider in ((0, 1), (1, 1), (3, 0)):
+        found = [float(memory(FSDP, dp=8, zero=zero, recompute=mode).items["activations"]) for mode in (0, 2)]
+        assert found[0] == exactly(LAYERS * LAYER + ENDS + wider * (2 * LAYERS + 1) * WIDER)
+        assert found[1] == exactly(LAYERS * ENTRY + ENDS + wider * (LAYERS + 1) * WIDER)
+    for recipe in (replace(FSDP, weights_dtype="bf16"), replace(FSDP, precision="fp32"), changed(FSDP, stack="xla")):
+        per_element = recipe.elem_bytes / 2
+        kept = float(memory(recipe, recompute=2).items["activations"])
+        assert kept == exactly(per_element * (LAYERS * ENTRY + ENDS))
+    # q, k and v copy their input each, gate and up theirs; a norm keeps its fp32 input and what it multiplies by its
+    # weights; without autocast it keeps an fp32 copy of its input beside a 16-bit one of what it multiplies
+    trainer = changed(FSDP, stack="hf-trainer")
+    alone, gathered = (float(memory(trainer, dp=8, zero=zero).items["activations"]) for zero in (0, 3))
+    copies, norms = SEQ * 2 * ((3 - 1) + (2 - 1)) * WIDTH, 2 * SEQ * 2 * WIDTH
+    assert alone - gathered == exactly(LAYERS * (copies + norms) + WIDER)
 
 
 def test_activations_on_tensor_ranks() -> None:
@@ -134,7 +160,8 @@ def test_activations_in_flight() -> None:
     assert few.items["activations"] == exactly(2 * LAYERS / 4 * LAYER)
     gpipe = memory(changed(FSDP, stack="fsdp-te"), pp=4, schedule=1)
     held = float(gpipe.items["activations"])
-    assert held == exactly(BATCH * LAYERS / 4 * LAYER + (BATCH * ENDS if gpipe.worst_stage == 2 else 0))
+    layer, ends = LAYER + 2 * WIDER, ENDS + WIDER
+    assert held == exactly(BATCH * LAYERS / 4 * layer + (BATCH * ends if gpipe.worst_stage == 2 else 0))
 
 
 def test_logits_and_loss() -> None:
@@ -190,7 +217,8 @@ def test_gradients_that_do_not_last() -> None:
     """PyTorch's appear as activations go, if one micro-batch makes the step; in the update each is freed at once."""
     found = memory(replace(FSDP, global_batch=1))
     copies = 2 * PARAMS
-    assert allocated(found, "loss") == exactly(12 * PARAMS + copies + LAYERS * LAYER + ENDS + 12 * SEQ * VOCAB)
+    kept = LAYERS * (LAYER + 2 * WIDER) + ENDS + WIDER
+    assert allocated(found, "loss") == exactly(12 * PARAMS + copies + kept + 12 * SEQ * VOCAB)
     assert allocated(found, "end of the backward pass") == exactly(16 * PARAMS + copies + BETWEEN)
     at_once = memory(replace(MEGATRON, optimizer_in_backward=True))
     assert allocated(at_once, "optimizer step") == exactly(14 * PARAMS + 4 * PARAMS / LAYERS)

@@ -181,6 +181,8 @@ class TrainingStack(Software):
     own_head: bool  # the head is a module of its own even where it is tied, quantised with the layers' products
     fp32_ends: bool  # beside weights of bitsandbytes, those that are not quantised are cast to fp32
     fp32_stream: bool = False  # and norms in fp32 make what passes from layer to layer fp32
+    autocasts: bool = False  # fp32 weights that are not gathered in 16 bits, and inputs, are cast product by product:
+    # what passes from layer to layer, and norms, are fp32
     holds_inputs: bool = False  # of recomputed layers whose frozen weights FSDP shards, with their gradients, to the
     # end of the backward pass
     joint_dropout: bool  # adapters beside products that read the same tensor share one dropout

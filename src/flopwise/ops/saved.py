@@ -51,6 +51,7 @@ class Setting:
     implementation: Implementation = "fused"
     habit: Habit = Habit()  # how the family's modules are written (`habit_of`)
     elem_bytes: float = 2.0
+    autocast: bool = False  # weights are fp32 and products alone cast what they read: see `stream_bytes`
     flash: bool = True  # fused: attention without a score matrix
     clamps: bool = True  # what limits an activation's inputs is an operation of its own, no part of the activation
     plain_experts: bool = False  # an activation with limits is operations of PyTorch, whatever else is fused
@@ -71,6 +72,15 @@ class Setting:
         """True if a cast to fp32 makes a new tensor."""
         return self.elem_bytes < 4
 
+    @property
+    def stream_bytes(self) -> float:
+        """Bytes of an element of what passes from layer to layer, and of what norms make.
+
+        Source: PyTorch documentation, Automatic Mixed Precision, "CUDA Ops that can autocast to float16" and those that
+        go to float32 or to the widest input: tables, norms and sums of fp32 operands stay fp32.
+        """
+        return 4.0 if self.autocast and self.wide else self.elem_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -79,6 +89,7 @@ class Tensor:
     key: str
     nbytes: Floats
     grad: bool  # something before it is trained: its gradient is needed
+    cast: bool = False  # it is fp32, and products read copies that are cast to 16 bits
 
 
 @dataclass(slots=True)
@@ -102,6 +113,18 @@ class Trace:
         """Keep a tensor that exists anyway."""
         self.kept[tensor.key] = tensor.nbytes
 
+    def keep_operand(self, tensor: Tensor, name: str) -> None:
+        """Keep what the product `name` reads: a tensor that exists anyway, or the product's own copy in 16 bits.
+
+        Source: PyTorch, aten/src/ATen/autocast_mode.cpp: `cached_cast` remembers copies of weights alone. Assumes: of
+        compiled layers equal casts are one, as of equal expressions.
+        """
+        if not tensor.cast:
+            self.keep(tensor)
+        else:
+            owner = tensor.key if self.setting.implementation == "fused" else name
+            self.note(f"{owner}/cast", tensor.nbytes * (self.setting.elem_bytes / self.setting.stream_bytes))
+
     def note(self, key: str, nbytes: Floats, *, scores: bool = False) -> None:
         """Keep a tensor that nothing else refers to."""
         self.kept[key] = nbytes
@@ -115,8 +138,13 @@ class Trace:
         return self.made.get(reads, self.made["input"])
 
     def register(self, name: str, nbytes: Floats, *, grad: bool) -> None:
-        """Register the output of an item."""
+        """Register the output of an item, of activations' element size."""
         self.last = self.made[name] = Tensor(name, nbytes, grad)
+
+    def register_stream(self, name: str, elems: Floats, *, grad: bool) -> None:
+        """Register so many elements of what passes from layer to layer, or of a norm's result."""
+        each = self.setting.stream_bytes
+        self.last = self.made[name] = Tensor(name, elems * each, grad, cast=each > self.setting.elem_bytes)
 
     @property
     def trains_weights(self) -> bool:
@@ -182,7 +210,7 @@ def _linear(t: Trace, item: Linear) -> None:
         if item.name == "router" and s.habit.router_fp32 and s.wide and s.implementation != "fused":
             t.note(f"{item.name}/fp32", (rows(item.stream, s.shape, s.split) + item.outputs) * item.inputs * 4)
         else:
-            t.keep(x)
+            t.keep_operand(x, item.name)
     if adapted:
         t.note(f"{item.name}/lora_a", rows(item.stream, s.shape, s.split) * s.rank * s.elem_bytes)
     _, n = linear_dims(item, s.split)
@@ -220,11 +248,11 @@ def _norm(t: Trace, item: Norm) -> None:
                 t.note(f"{item.name}/statistics", elems / item.dim * (2 if item.kind == "layernorm" else 1) * 4)
         else:
             if x.grad:
-                t.note(f"{item.name}/fp32", elems * 4) if s.wide else t.keep(x)
+                t.note(f"{item.name}/fp32", elems * 4) if s.wide and not x.cast else t.keep(x)
                 t.note(f"{item.name}/rstd", elems / item.dim * 4)
             if trained:
-                t.note(f"{item.name}/normed", elems * (4 if s.habit.norm_weight_fp32 else s.elem_bytes))
-    t.register(item.name, elems * s.elem_bytes, grad=x.grad or trained)
+                t.note(f"{item.name}/normed", elems * (4 if s.habit.norm_weight_fp32 or x.cast else s.elem_bytes))
+    t.register_stream(item.name, elems, grad=x.grad or trained)
 
 
 def _save_gated(t: Trace, item: Pointwise, size: Floats, keep_activated: bool) -> None:
@@ -275,11 +303,15 @@ def _pointwise(t: Trace, item: Pointwise) -> None:
         cut = copies * columns * s.split.expert_load
     size, grad = cut * s.elem_bytes, x.grad
     if item.kind == "residual":
-        grad = grad or t.source(item.reads or "input").grad
-    elif x.grad:
+        t.register_stream(item.name, cut, grad=grad or t.source(item.reads or "input").grad)
+        return
+    if x.grad:
         _keep_for_pointwise(t, item, x, size)
     if item.per_expert and item.kind == "scale":  # weighted copies are summed to a row a token
         size = outside(item.dim, item.stream, s) * s.elem_bytes
+    elif x.cast and item.kind in ("scale", "dropout"):
+        t.register_stream(item.name, cut, grad=grad)
+        return
     t.register(item.name, size, grad=grad)
 
 
@@ -307,7 +339,7 @@ def _table(t: Trace, item: Embedding) -> None:
     if trained:
         sequences = 1 if item.position else s.shape.batch
         t.note(f"{item.name}/ids", rows(item.stream, s.shape, s.split) / s.shape.batch * sequences * 8)
-    t.register(item.name, outside(item.dim, item.stream, s) * s.elem_bytes, grad=trained or t.last.grad)
+    t.register_stream(item.name, outside(item.dim, item.stream, s), grad=trained or t.last.grad)
 
 
 def _convolution(t: Trace, item: Convolution) -> None:
@@ -316,7 +348,7 @@ def _convolution(t: Trace, item: Convolution) -> None:
         sampled = item.rows_per_token * item.stride
         t.note(f"{item.name}/input", outside(item.channels, item.stream, s) * sampled * s.elem_bytes)
     elif t.trains_weights:
-        t.keep(x)
+        t.keep_operand(x, item.name)
     width = item.channels if item.outputs is None else item.outputs
     elems = inside(width, item.stream, s) if item.shard else outside(width, item.stream, s)
     t.register(item.name, elems * item.rows_per_token * s.elem_bytes, grad=x.grad or t.trains_weights)
@@ -451,7 +483,7 @@ def _keep_scores(t: Trace, item: Attend, given: _Operands, score_rows: Floats) -
         t.note(f"{item.name}/logsumexp", score_rows * 4, scores=True)
         return
     area = score_rows * (s.shape.encoder if item.cross else present_keys(item, s.shape.context))
-    upcast = eager and s.habit.softmax_fp32 and s.wide
+    upcast = eager and (s.habit.softmax_fp32 or s.autocast) and s.wide
     if given.q_grad or given.k_grad:
         if eager and s.habit.softcap:
             t.note(f"{item.name}/softcap", area * s.elem_bytes, scores=True)
@@ -481,7 +513,8 @@ def trace_items(items: Iterable[Item], setting: Setting, width: int, *, input_gr
     4 for the fused kernels.
     Assumes: parameters and activations of one dtype; an element of a dropout mask is a byte, as on GPUs.
     """
-    entry = Tensor("input", outside(width, "tokens", setting) * setting.elem_bytes, input_grad)
+    each = setting.stream_bytes
+    entry = Tensor("input", outside(width, "tokens", setting) * each, input_grad, cast=each > setting.elem_bytes)
     items = tuple(items)
     whole = adapted_mlps(items, setting.trainable) if setting.one_mlp else frozenset[str]()
     trace = Trace(setting, entry, made={"input": entry}, whole=whole)

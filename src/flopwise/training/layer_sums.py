@@ -71,6 +71,10 @@ class Sums:
     has_copy: bool  # a tied head, which a last stage holds besides
     has_towers: bool
     end_activations: Array  # n: bytes kept for final norm and head, one sequence
+    # what fp32 between products adds to the bytes above where weights are not gathered in 16 bits (autocast); else 0
+    autocast_activations: Array
+    autocast_layer_peak: Array
+    autocast_end_activations: Array
 
 
 def _widest(items: Iterable[Item], width: int, split: Split, tokens: Floats) -> Floats:
@@ -93,12 +97,14 @@ def _widest(items: Iterable[Item], width: int, split: Split, tokens: Floats) -> 
     return top
 
 
-def _saved_operations(layer: Layer, width: int, tokens: Floats, split: Split, *, compiled: bool) -> Floats:
+def _saved_operations(
+    layer: Layer, width: int, tokens: Floats, split: Split, *, compiled: bool, input_bytes: float = 2.0
+) -> Floats:  # fmt: skip
     """Bytes kept by recompute of single operations: the layer's input, half of the matmuls, attention's output.
 
     A compiler drops what nothing reads: the outputs that go into a residual sum.
     """
-    elements: Floats = width * tokens / (split.tp if split.sequence_parallel else 1)
+    elements: Floats = width * tokens / (split.tp if split.sequence_parallel else 1) * (input_bytes / 2.0)
     count = 0
     for item in layer.items:
         if isinstance(item, Linear | Experts):
@@ -207,6 +213,7 @@ class MemoryTable:
         implementation = self.software.activations
         self.implementation = "eager" if recipe.attention == "eager" and implementation == "sdpa" else implementation
         self.elem_bytes = recipe.elem_bytes
+        self.autocasts = _autocasts(recipe)
         self.eight_bits = self.software.fp8_inputs and recipe.precision in LOW_PRECISIONS
         self._known: dict[tuple[object, ...], Sums] = {}
         self._prepared: tuple[Array, ...] = ()
@@ -248,35 +255,43 @@ class MemoryTable:
         rows: Array = self._rows[degrees]
         return rows if rows.min() >= 0 else None
 
-    def _layer(self, layer: Layer, split: Split, recompute: int) -> Floats:
-        """Bytes one layer keeps for one sequence."""
+    def _layer(self, layer: Layer, split: Split, recompute: int, *, autocast: bool = False) -> Floats:
+        """Bytes one layer keeps for one sequence; `autocast`: as of `Setting`."""
         if not self.blocks[layer.name].backward:
             return 0.0
         stack, seq = self.model.stacks[0], self.recipe.seq_len
         if recompute == 1 and self.recipe.modules:
-            return self._kept_beside(self.recipe.modules, layer, stack, split, seq)
+            return self._kept_beside(self.recipe.modules, layer, stack, split, seq, autocast=autocast)
         if recompute == 1 and self.selective == "operations":
-            return _saved_operations(layer, stack.width, seq / split.cp, split, compiled=self.implementation == "fused")
+            return _saved_operations(
+                layer, stack.width, seq / split.cp, split, compiled=self.implementation == "fused",
+                input_bytes=4.0 if autocast else 2.0,
+            )  # fmt: skip
         if recompute == 1 and self.selective == "alternate":
-            return 0.5 * (self._layer(layer, split, 0) + self._layer(layer, split, 2))
+            return 0.5 * sum(self._layer(layer, split, mode, autocast=autocast) for mode in (0, 2))
         if recompute == 1 and self.selective == "fine" and self.implementation != "eager":
-            return self._kept_beside(FINE, layer, stack, split, seq)
+            return self._kept_beside(FINE, layer, stack, split, seq, autocast=autocast)
         mode = 2 if recompute == 1 and self.selective == "full" else recompute
-        return self._kept_bytes(layer, stack, split, RECOMPUTE[mode], seq)
+        return self._kept_bytes(layer, stack, split, RECOMPUTE[mode], seq, autocast=autocast)
 
-    def _kept_bytes(self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints) -> Floats:
+    def _kept_bytes(
+        self, layer: Layer, stack: Stack, split: Split, recompute: str, seq: Ints, *, autocast: bool = False
+    ) -> Floats:  # fmt: skip
         extra: Floats = 0.0
         if recompute == "none":
             extra = self._kept_for_adapters(layer, split, seq)
         if recompute != "full" and self.eight_bits:
             extra = extra - _eight_bit_inputs(layer, seq / split.cp, split)
         return extra + layer_activation_bytes(
-            layer, stack.width, 1, seq, recompute=recompute, **self._setting(layer, split)
+            layer, stack.width, 1, seq, recompute=recompute, autocast=autocast, **self._setting(layer, split)
         )
 
-    def _kept_beside(self, modules: Sequence[str], layer: Layer, stack: Stack, split: Split, seq: Ints) -> Floats:
+    def _kept_beside(
+        self, modules: Sequence[str], layer: Layer, stack: Stack, split: Split, seq: Ints, *, autocast: bool
+    ) -> Floats:  # fmt: skip
         """Bytes kept by a layer whose `modules` are recomputed."""
-        given = Setting(shape=stack_shape(self.model, stack, 1, seq), **self._setting(layer, split))
+        shape = stack_shape(self.model, stack, 1, seq)
+        given = Setting(shape=shape, autocast=autocast, **self._setting(layer, split))
         kept = kept_bytes(layer, stack.width, given, modules=modules, eight_bits=self.eight_bits)
         return kept + self._kept_for_adapters(layer, split, seq)
 
@@ -386,12 +401,20 @@ class MemoryTable:
                 "before": elements(i for i in extra if isinstance(i, Embedding)),
                 "after": elements(i for i in extra if not isinstance(i, Embedding)),
             }
+
+        def of_modes(kept: list[list[Floats]]) -> Array:
+            modes = [running(each) for each in kept]
+            for some in partials:
+                less = running([a - b for a, b in zip(kept[0], kept[2], strict=True)], again=some)
+                modes.append(modes[0] - less)
+            return np.stack(modes)
+
         kept = [[self._layer(k, split, m) for k in stack.kinds] for m in range(3)]
-        modes = [running(each) for each in kept]
-        for some in partials:
-            less = running([a - b for a, b in zip(kept[0], kept[2], strict=True)], again=some)
-            modes.append(modes[0] - less)
-        full = np.stack([np.broadcast_to(each, n) for each in kept[0]])
+        cast = [[0.0 for _ in stack.kinds] for _ in kept]
+        if self.autocasts:
+            wide = [[self._layer(k, split, m, autocast=True) for k in stack.kinds] for m in range(3)]
+            cast = [[b - a for a, b in zip(*each, strict=True)] for each in zip(kept, wide, strict=True)]
+        full, more = (np.stack([np.broadcast_to(each, n) for each in layers[0]]) for layers in (kept, cast))
         tokens = self.recipe.seq_len / cp
         gradients = [self._at_once(k) * _widest(k.items, stack.width, split, tokens) for k in stack.kinds]
         widest = np.stack([np.broadcast_to(each, n) for each in gradients])
@@ -400,7 +423,7 @@ class MemoryTable:
         towers_kept = sum((self._tower(s, split) for s in self.model.stacks[1:] if runs(self.model, s)), start=zero)
         return Sums(
             **{name: running(v, own) if isinstance(v, list) else v + zero for name, v in counts.items()},
-            base=base, gathered=gathered, activations=np.stack(modes),
+            base=base, gathered=gathered, activations=of_modes(kept), autocast_activations=of_modes(cast),
             has_experts=any(np.any(e) for e in (*counts["expert"], *counts["frozen_expert"])),
             has_copy=bool(tied) and lora is None and not self.split.blocks[-1].frozen,
             has_towers=bool(np.any(towers_kept)),
@@ -411,6 +434,8 @@ class MemoryTable:
             head=elements(stack.after) + tied / tp, largest=_largest(stack) / tp + zero,
             vocabulary=sum(i.outputs for i in heads) / tp + zero, tower_activations=towers_kept,
             end_activations=self._ends(stack.width * tokens * self.elem_bytes, split) + zero,
+            autocast_layer_peak=more.max(axis=0),
+            autocast_end_activations=self.autocasts * (4.0 - self.elem_bytes) * stack.width * tokens + zero,
         )  # fmt: skip
 
     @staticmethod
@@ -427,6 +452,13 @@ class MemoryTable:
         for index, layer in enumerate(stack.kinds):
             total = total + self._kept_bytes(layer, stack, split, "none", seq) * stack.order.count(index)
         return total
+
+
+def _autocasts(recipe: Recipe) -> bool:
+    """True if fp32 weights that are not gathered in 16 bits are cast product by product (`TrainingStack.autocasts`)."""
+    lora = recipe.lora
+    resident = (recipe.weights_dtype or recipe.stack.weights_dtype) if lora is None else lora.base.name
+    return recipe.stack.autocasts and resident == "fp32" and recipe.elem_bytes < 4
 
 
 def _largest(stack: Stack) -> int:
@@ -457,7 +489,7 @@ def layer_activation_bytes(
     """
     given = Setting(shape=Shape(batch=batch, query=seq, context=seq), **setting)
     if recompute == "full":
-        return outside(width, "tokens", given) * given.elem_bytes
+        return outside(width, "tokens", given) * given.stream_bytes
     total: Floats = 0.0
     trace = trace_items(layer.items, given, width)
     for key, nbytes in trace.kept.items():

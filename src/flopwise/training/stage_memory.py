@@ -188,7 +188,10 @@ class StageMemory:
     @cached_property
     def _working(self) -> Floats:
         """Gradients between operations, and what recompute makes anew: the same on all stages."""
-        recomputed = (np.asarray(self.layout.recompute) > 0) * self._at("layer_peak")
+        peak = self._at("layer_peak")
+        if self.table.autocasts:
+            peak = peak + (1.0 - self.sharded) * self._at("autocast_layer_peak")
+        recomputed = (np.asarray(self.layout.recompute) > 0) * peak
         return (self._at("gradient_peak") + recomputed) * self.micro_batch
 
     @property
@@ -316,7 +319,19 @@ class StageMemory:
         fp32. TRL prepares no sharded model.
         Assumes: of layers that are recomputed the inputs alone are wider, the first one's, too.
         """
-        flat, (upper, lower) = self.sums.activations.ravel(), self._places(stage)
+        kept = self._of_layers(self.sums.activations, stage)
+        if self.table.autocasts:
+            kept = kept + (1.0 - self.sharded) * self._of_layers(self.sums.autocast_activations, stage)
+        if self.table.fp32_stream and self.table.elem_bytes < 4:
+            wider = 1.0 + (4.0 / self.table.elem_bytes - 1.0) * (1.0 - self.sharded)
+            kept = np.where(np.asarray(self.layout.recompute) == FULL, kept * wider, kept)
+        if self.sums.has_towers:
+            kept = kept + stage.first * self._at("tower_activations")
+        return kept * self.micro_batch
+
+    def _of_layers(self, activations: Array, stage: Stage) -> Floats:
+        """Bytes of one sequence that a stage's layers keep, of running sums by way of recompute."""
+        flat, (upper, lower) = activations.ravel(), self._places(stage)
         kept: Floats = np.take(flat, self.mode + upper)
         if lower is not None:
             kept = kept - np.take(flat, self.mode + lower)
@@ -325,12 +340,7 @@ class StageMemory:
             middle = np.minimum(again, stage.stop) * self.many + self.index
             rest, none = self._of_mode * FULL, np.take(flat, upper) - np.take(flat, middle)
             kept = kept - (np.take(flat, rest + upper) - np.take(flat, rest + middle)) + none
-        if self.table.fp32_stream and self.table.elem_bytes < 4:
-            wider = 1.0 + (4.0 / self.table.elem_bytes - 1.0) * (1.0 - self.sharded)
-            kept = np.where(np.asarray(self.layout.recompute) == FULL, kept * wider, kept)
-        if self.sums.has_towers:
-            kept = kept + stage.first * self._at("tower_activations")
-        return kept * self.micro_batch
+        return kept
 
     def moved_bytes(self, stage: Stage) -> Floats:
         """Bytes of one micro-batch that go to host memory where activations do: all but those of the last layers.
@@ -351,7 +361,10 @@ class StageMemory:
         if self.layout.offload_activations:
             host = np.maximum(every - (kept - self.moved_bytes(stage)), 0.0)
             every = every - host
-        ends = _where(stage.last, self._at("end_activations") * self.micro_batch)
+        end = self._at("end_activations")
+        if self.table.autocasts:
+            end = end + (1.0 - self.sharded) * self._at("autocast_end_activations")
+        ends = _where(stage.last, end * self.micro_batch)
         return plus(every, ends if _is_one(stage.losses) else ends * stage.losses, 1.0), host
 
     def _loss(self, stage: Stage) -> Floats:
