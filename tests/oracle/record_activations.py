@@ -1,8 +1,9 @@
 """Bytes that autograd keeps for the backward pass of real models, on the CPU: `python record_activations.py`.
 
 Every tensor that an operation saves is caught by a hook; storages count once, parameters and buffers not at all.
-bfloat16 or fp32 under autocast to it, training mode, with dropout where the configuration has it, with labels. Checkpointing is the reentrant kind,
-which saves its inputs where the hook sees them. Attention dropout is off under SDPA: the CPU's fused kernel has none.
+bfloat16 or fp32 under autocast to it, training mode, with dropout where the configuration has it, with labels.
+Checkpointing is the reentrant kind, which saves its inputs where the hook sees them. Attention dropout is off under
+SDPA: the CPU's fused kernel has none.
 """
 
 from __future__ import annotations
