@@ -123,6 +123,10 @@ def test_activations_under_autocast() -> None:
         found = [float(memory(FSDP, dp=8, zero=zero, recompute=mode).items["activations"]) for mode in (0, 2)]
         assert found[0] == exactly(LAYERS * LAYER + ENDS + wider * (2 * LAYERS + 1) * WIDER)
         assert found[1] == exactly(LAYERS * ENTRY + ENDS + wider * (LAYERS + 1) * WIDER)
+    again = memory(FSDP, recompute=2)
+    inputs = LAYERS * ENTRY + ENDS + (LAYERS + 1) * WIDER
+    start = (12 + 4 + 2) * PARAMS + inputs + BETWEEN + LAYER + 2 * WIDER  # states, gradients and 16-bit copies
+    assert allocated(again, "start of the backward pass") == exactly(start)
     for recipe in (replace(FSDP, weights_dtype="bf16"), replace(FSDP, precision="fp32"), changed(FSDP, stack="xla")):
         per_element = recipe.elem_bytes / 2
         kept = float(memory(recipe, recompute=2).items["activations"])
