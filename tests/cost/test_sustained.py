@@ -143,6 +143,20 @@ def test_the_cpu_of_a_superchip_leaves_the_device_less() -> None:
     assert full_rate_power(rates(limited)) == pytest.approx(power)
 
 
+def test_superchips_of_a_node_draw_less_than_one_alone() -> None:
+    """680 W each in JUPITER's nodes of four, unless another limit is given; up to 1,000 W alone."""
+    chip = FACTS.accelerator("GH200-96")
+    alone, beside = (cluster(chip, gpus_per_node=count) for count in (1, 4))
+    assert (alone.rates.tdp_w, beside.rates.tdp_w, beside.rates.made_for_w) == (900, 580, 900)
+    assert not any("680 W" in note for note in alone.assumptions)
+    assert any("of a node of 4 may draw 680 W" in note for note in beside.assumptions)
+    given = cluster(with_power_limit(chip, 800)[0], gpus_per_node=4)
+    assert given.rates.tdp_w == 700
+    assert not any("680 W" in note for note in given.assumptions)
+    half = chip.partition(0.5)
+    assert (half.tdp_w, half.node_w) == (500, 340)
+
+
 def test_kernels_under_a_power_limit_lose_the_clock_that_training_loses() -> None:
     limited = replace(H100, tdp_w=500.0, made_for_w=700.0)
     slower = limited_rates(limited)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flopwise.cost.fabric import Fabric, fabric
 from flopwise.cost.rates import Rates, rates
 from flopwise.facts.offers import ANYWHERE, beside_date, retirement_note
-from flopwise.values import dataclass
+from flopwise.values import dataclass, replace
 
 if TYPE_CHECKING:
     from flopwise.facts.accelerators import Accelerator
@@ -59,16 +59,32 @@ def cluster(
         accelerator, offer, gpus_per_node=gpus_per_node, network_bytes_per_s_per_gpu=network_bytes_per_s_per_gpu,
         intra_node=intra_node,
     )  # fmt: skip
-    achieved = _own_rates(accelerator)
     per_node = gpus_per_node or (max(1, round(offer.count)) if offer is not None else min(joined.domain, 8))
+    accelerator, limits = _in_node(accelerator, per_node)
+    achieved = _own_rates(accelerator)
     price, source = usd_per_gpu_hour, "given" if usd_per_gpu_hour is not None else ""
     if price is None and offer is not None:
         price, source = offer_price(offer, purchase)
     return Cluster(
         accelerator=accelerator, rates=achieved, fabric=joined, gpus_per_node=per_node, usd_per_gpu_hour=price,
         purchase=purchase, offer=offer, price_source=source, ambiguous=ambiguous,
-        assumptions=(*joined.assumptions, *achieved.assumptions, *((ambiguous,) if ambiguous else ())),
+        assumptions=(*joined.assumptions, *limits, *achieved.assumptions, *((ambiguous,) if ambiguous else ())),
     )  # fmt: skip
+
+
+def _in_node(accelerator: Accelerator, per_node: int) -> tuple[Accelerator, tuple[str, ...]]:
+    """The accelerator under the limit that it has beside others of a node, with the assumption; a given limit holds.
+
+    Source: `Accelerator.node_w`. Assumes: nodes are the ones that it is built for.
+    """
+    limit_w, own_w = accelerator.node_w, accelerator.tdp_w
+    if limit_w is None or own_w is None or per_node == 1 or accelerator.made_for_w is not None:
+        return accelerator, ()
+    note = (
+        f"each {accelerator.name} of a node of {per_node} may draw {limit_w:g} W, as published nodes are set "
+        f"({own_w:g} W at most alone; --power-limit sets another)"
+    )
+    return replace(accelerator, tdp_w=limit_w, made_for_w=own_w), (note,)
 
 
 @lru_cache(maxsize=256)  # a device is in many instances

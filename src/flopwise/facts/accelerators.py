@@ -74,7 +74,8 @@ class Accelerator:
     boost_clock_hz: Positive | None = None
     compute_capability: str | None = None
     tdp_w: Watts | None = None
-    host_w: Watts | None = None  # of that, what a CPU in the same module draws while it waits; None: none is there
+    node_w: Watts | None = None  # its limit as one of several in a node, where that is lower; None: as alone
+    host_w: Watts | None = None  # of these, what a CPU in the same module draws while it waits; None: none is there
     made_for_w: float | None = field(default=None, metadata={"inner": True})  # its own power, where a limit is `tdp_w`
     pcie_gen: Count | None = None
     pcie_bytes_per_s: BytesPerS | None = None
@@ -158,6 +159,7 @@ class Accelerator:
             num_cores=None if self.num_cores is None else round(self.num_cores * share),
             num_tensor_cores=None if self.num_tensor_cores is None else round(self.num_tensor_cores * share),
             tdp_w=None if self.tdp_w is None else self.tdp_w * share,
+            node_w=None if self.node_w is None else self.node_w * share,
             host_w=None if self.host_w is None else self.host_w * share,
             notes=f"{part}; {self.notes}" if self.notes else part,
         )

@@ -410,7 +410,7 @@ class MemoryTable:
             return np.stack(modes)
 
         kept = [[self._layer(k, split, m) for k in stack.kinds] for m in range(3)]
-        cast = [[0.0 for _ in stack.kinds] for _ in kept]
+        cast: list[list[Floats]] = [[0.0 for _ in stack.kinds] for _ in kept]
         if self.autocasts:
             wide = [[self._layer(k, split, m, autocast=True) for k in stack.kinds] for m in range(3)]
             cast = [[b - a for a, b in zip(*each, strict=True)] for each in zip(kept, wide, strict=True)]
