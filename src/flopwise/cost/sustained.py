@@ -132,10 +132,10 @@ def own_limit_frac(rates: Rates) -> float:
     its power.
 
     Source: the best large 16-bit product over the datasheet's peak (mag-/gpu_benchmark, README): 0.94 on an L40, but
-    0.76 on an L4 and 0.77 on an RTX 6000 Ada; 0.80 on an H100 SXM, but 0.66 on H100 PCIe and 0.58 on H100 NVL; 0.86 and
-    0.82 on A100 SXM and PCIe; 0.85 on an RTX A5000; 0.61 on an RTX A6000 (fanghostt/transformers-benchmarks, README).
-    This: 0.94, 0.72, 0.90; 0.83, 0.62, 0.64; 0.81, 0.75; 0.71; 0.68. Assumes: a server that reads prompts is at its
-    limit.
+    0.77 on an RTX 6000 Ada; 0.80 on an H100 SXM, but 0.66 on H100 PCIe and 0.58 on H100 NVL; 0.86 and 0.82 on A100 SXM
+    and PCIe; 0.85 on an RTX A5000; 0.74 on an L40S (zzc0721/torch-performance-test-data); 0.61 on an RTX A6000
+    (fanghostt/transformers-benchmarks, README). This: 1.00, 0.71; 0.83, 0.61, 0.62; 0.81, 0.77; 0.69; 0.80; 0.66.
+    Assumes: a server that reads prompts is at its limit.
     """
     measured = rates.value[MEASURED_POWER]
     made = replace(rates, tdp_w=rates.made_for_w or rates.tdp_w, made_for_w=None)
