@@ -545,6 +545,10 @@ class Engine(Software):
     unpack_source: str = ""  # of weights that vector units unpack as they are multiplied
     unpack_date: str = ""
     core_unpacks_per_s: float = 0.0  # weights of experts that a core unpacks in a second; 0: as fast as they are read
+    rows_source: str = ""  # of products of a few rows with packed weights
+    rows_date: str = ""
+    # weights a second that a core multiplies by each row but the first, where few rows go one by one; 0: they do not
+    core_row_weights_per_s: float = 0.0
     cpu_source: str = ""  # of what differs on processors
     cpu_date: str = ""
     cpu_packs_once: bool = False  # brings weights into the order of its products as it loads them, not at each product

@@ -31,6 +31,7 @@ from flopwise.cost.kernels import (
     PACKED_16,
     PACKING,
     PORTED,
+    ROW_BY_ROW,
     UNPACKED,
     VECTOR_FRAC,
     Elements,
@@ -990,6 +991,8 @@ def _core_limited(value: dict[str, float], rates: Rates, engine: Engine) -> dict
     value = dict(value)
     if engine.core_unpacks_per_s and rates.vendor == CUDA_VENDOR:
         value[CORE_UNPACKS] = engine.core_unpacks_per_s
+    if engine.core_row_weights_per_s and not rates.is_host:
+        value[ROW_BY_ROW] = 1.0 / (engine.core_row_weights_per_s * rates.num_sms)
     if engine.core_bytes_per_cycle and rates.num_sms > 1 and rates.clock_hz:
         most = engine.core_bytes_per_cycle * rates.clock_hz * rates.num_sms
         value["dram_frac"] = min(value["dram_frac"], most / rates.hbm_bytes_per_s)
