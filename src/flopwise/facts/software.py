@@ -505,6 +505,9 @@ class Engine(Software):
     intel_date: str = ""
     intel_matmul_frac: float = 1.0  # share of their matrix rate that its products reach there
     intel_experts_s: float = 0.0  # time a layer of experts and step there, besides `experts_s`
+    cuda_source: str = ""  # of what differs on NVIDIA's GPUs
+    cuda_date: str = ""
+    cuda_experts_frac: float = 1.0  # share of `experts_s` that is left there, where kernels around experts are fused
     delta_s: float = 0.0  # time a layer and step of a delta rule that is many small operations, besides their bytes
     recurrent_s: float = 0.0  # host time a step of models with recurrent states, for which it does not plan ahead
     worker_s: float = 0.0  # host time a step to call each of the tensor-parallel processes, one after another

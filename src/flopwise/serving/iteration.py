@@ -341,10 +341,11 @@ class Runner:
     def engine_experts_s(self) -> float:
         """The engine's own seconds a layer of experts and step beyond its kernels, for experts of these weights.
 
-        Source: `experts_s` and `fused_experts` of data/engines.json. Assumes: nothing further.
+        Source: `experts_s`, `fused_experts` and `cuda_experts_frac` of data/engines.json. Assumes: nothing further.
         """
         fused = self.engine.fused_experts and self.weight_bits < WIDE_BITS
-        return 0.0 if fused else self.engine.experts_s
+        left = self.engine.cuda_experts_frac if on_cuda(self.rates) else 1.0
+        return 0.0 if fused else self.engine.experts_s * left
 
     @property
     def kv_bytes(self) -> float:
@@ -926,6 +927,11 @@ def native(rates: Rates, engine: Engine) -> bool:
 def on_intel(rates: Rates) -> bool:
     """True on a GPU of Intel."""
     return rates.vendor == "Intel" and not rates.is_host
+
+
+def on_cuda(rates: Rates) -> bool:
+    """True on a GPU of NVIDIA."""
+    return rates.vendor == CUDA_VENDOR and not rates.is_host
 
 
 def cold_host(rates: Rates, nbytes: Floats) -> Floats:
