@@ -506,3 +506,40 @@ def test_a_device_without_products_of_four_bytes_multiplies_each_by_itself() -> 
     one, eight, nine = (float(matmul_s(own, m, 4096, 4096, Elements("int4_wo")).compute_s) for m in (1, 8, 9))
     assert (one, eight) == pytest.approx((4096**2 * each_s, 8 * 4096**2 * each_s), rel=1e-3)
     assert nine < eight
+
+
+def test_rows_that_go_one_by_one_read_packed_weights_anew() -> None:
+    """MLX on an M3 Ultra of 80 cores, 17,408 x 5,120 in 4 bits with a scale and a bias for 64: 50.1 MB.
+
+    One row takes as long as without; each of up to eight further ones the 89.1 million weights at 4.4e10 a second and
+    core, 25.3 us; what is beyond takes no less. Measured (mlx issue 4265): 0.134, 0.218 and 0.252 ms for 4, 7 and 8, of
+    weights that partly stay in the cache. Experts' rows do so up to three further ones each; 16-bit weights never.
+    """
+    chip, row = rates(FACTS.accelerator("Apple M3 Ultra")), FACTS.engine("mlx")
+    apart, joined = (
+        _own_rates(chip, engine, chains=False, generating=True, joins_experts=False)
+        for engine in (row, replace(row, core_row_weights_per_s=0.0))
+    )
+    n, k, each_s = 17_408, 5_120, 17_408 * 5_120 / (4.4e10 * 80)
+    assert each_s == pytest.approx(25.3e-6, rel=1e-3)
+
+    def product(own: Rates, m: int, dtype: str = "int4_wo") -> Timing:
+        return matmul_s(own, m, n, k, Elements(dtype, 4.5 if dtype == "int4_wo" else 16.0))
+
+    read = n * k * 4.5 / 8 / apart.read_bytes_per_s
+    assert product(apart, 1) == product(joined, 1)
+    for m in (2, 4, 8, 9):
+        assert float(product(apart, m).compute_s) == pytest.approx(read + (m - 1) * each_s)
+        assert product(apart, m, "bf16") == product(joined, m, "bf16")
+    assert float(product(apart, 10).seconds) >= float(product(apart, 9).seconds)
+    assert product(apart, 512) == product(joined, 512)
+    for m, measured_s in ((4, 0.134e-3), (7, 0.218e-3), (8, 0.252e-3)):
+        assert float(product(apart, m).seconds) == pytest.approx(measured_s, rel=0.25)
+        assert float(product(joined, m).seconds) < 0.75 * measured_s
+
+    def experts(own: Rates, m: int) -> Timing:
+        return grouped_matmul_s(own, m, n, k, 8, Elements("int4_wo", 4.5))
+
+    assert experts(apart, 8) == experts(joined, 8)
+    for m, further in ((16, 1), (32, 3), (40, 3)):
+        assert float(experts(apart, m).compute_s) == pytest.approx(8 * (read + further * each_s))

@@ -131,6 +131,36 @@ def test_an_eager_step_lasts_as_long_as_the_host_launches_it() -> None:
     assert float(quick.seconds) == pytest.approx(float(graphs.seconds))
 
 
+def test_a_slower_host_takes_twice_as_long_for_all_that_the_engine_does() -> None:
+    """Kunpeng 920 of Ascend 910B: 26 points of SPECint 2006 a core; hosts of the fitted times 1.3 times the 45 of an
+    EPYC 7601 at most. What the device does takes as long, and a device says nothing of another's host."""
+    assert 45 / 26 < 2.0 < 1.3 * 45 / 26
+    npu = cluster(FACTS.accelerator("Ascend 910B3"), gpus_per_node=8)
+    job = plain_job(cluster=npu, engine=FACTS.engine("vllm"))
+    mine, plain = job.software, FACTS.engine("vllm").on(npu.accelerator)
+    times = ("step_s", "layer_s", "sequence_s", "launch_s", "request_s", "front_s", "front_token_s", "stream_s")
+    assert [getattr(mine, name) for name in times] == pytest.approx([2.0 * getattr(plain, name) for name in times])
+    assert (mine.pointwise_traffic, mine.hidden_frac) == (plain.pointwise_traffic, plain.hidden_frac)
+    load = StepLoad(decode_batch=1, decode_context=INPUT)
+    eager = runner(replace(job, eager=True)).step(load, ONE)
+    assert float(eager.seconds) == pytest.approx(
+        2.0 * plain.launch_s * float(eager.launches) + 2.0 * plain.step_s, rel=1e-3
+    )
+    h100 = plain_job(engine=FACTS.engine("vllm"))
+    assert h100.software.launch_s == FACTS.engine("vllm").launch_s
+
+
+@pytest.mark.parametrize("gpu", ["Ascend 910B3", "Ascend 910C die"])
+def test_ascend_has_no_all_reduce_kernels_beside_hccls(gpu: str) -> None:
+    """vLLM Ascend, communicator.py: torch.distributed over HCCL alone, whatever the engine has on other devices."""
+    node = cluster(FACTS.accelerator(gpu), gpus_per_node=8)
+    machine = runner(plain_job(cluster=node, engine=FACTS.engine("vllm")))
+    by_library = replace(machine, direct=False)
+    split, load = ServingLayout(tp=4), StepLoad(decode_batch=1, decode_context=INPUT)
+    assert machine.direct
+    assert float(machine.sent_s(load, split)) == float(by_library.sent_s(load, split)) > 0
+
+
 def test_a_kernel_that_quantises_is_launched_with_each_product() -> None:
     """Four of a layer (queries, keys and values; output; gate and up; down), none of the head, and none where scales
     are static; what is weight-only is not quantised."""

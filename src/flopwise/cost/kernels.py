@@ -53,6 +53,14 @@ DOT = "packed_dot_s"
 DOT_ROWS = 8
 """Most rows for which those kernels are taken (llama.cpp, ggml-cuda/mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
 
+ROW_BY_ROW = "packed_row_s"
+"""Seconds of the whole device for one packed weight of each row but the first, of kernels that take few rows one by
+one: the first reads the weights from memory, and each further one reads and unpacks them anew from the caches."""
+FURTHER_ROWS, FURTHER_ROWS_OF_EXPERT = 8, 3
+"""Most further rows that those kernels are taken for, of one product and of each of several experts (MLX 0.31,
+backend/metal/quantized.cpp: get_qmv_batch_limit, fewer than 10 rows of large matrices; GatherQMM, fewer than 4 rows an
+expert); more rows take no less time."""
+
 EVEN = "grouped_even"
 """Name of a figure of rates under which all experts have as many rows: in training, where vendors balance them by force
 or buffers have a capacity, and where the shares that products reach are fitted to whole runs."""
@@ -382,6 +390,10 @@ def _product(
         compute_s = np.maximum(compute_s, weights / (rates.value[CORE_UNPACKS] * rates.num_sms))
     act_in = m * k * (p.act_bits / 8 if p.quantised else way.act_bytes)
     weights = touched * n * k * (way.weight_bits / 8) * _narrow(rates, n * matrices, way.tail)
+    if way.unpacked and ROW_BY_ROW in rates.value:
+        further = matrices * np.minimum(each - 1.0, FURTHER_ROWS_OF_EXPERT if way.grouped else FURTHER_ROWS)
+        apart_s = read_s(rates, weights) + further * n * k * rates.value[ROW_BY_ROW]
+        compute_s = np.where(each > 1.0, np.maximum(compute_s, apart_s), compute_s)
     return compute_s, weights, act_in + m * n * way.act_bytes
 
 

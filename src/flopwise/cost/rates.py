@@ -83,7 +83,7 @@ LAUNCHES_EACH = ("Huawei",)
 does (torch_npu; vLLM Ascend, graph mode guide: ACLGraph is capture and replay)."""
 OF_ENGINES = frozenset({
     "served_dram_frac", "library_dram_frac", "port_reads", "chained_frac", "experts_s", "byte_dot_cycles",
-    "dot_core_flops_per_s", "expert_rows", "block_frac.triton", "block_frac.cutlass",
+    "dot_core_flops_per_s", "expert_rows", "block_frac.triton", "block_frac.cutlass", "served_host_ratio",
 })  # fmt: skip
 """Parameters of what some engines, or their kernels, do on some devices, by definition nothing elsewhere."""
 OF_ALL = frozenset({"softmax_cycles", "memory_power_frac"})

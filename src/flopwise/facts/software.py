@@ -507,6 +507,9 @@ class Engine(Software):
     intel_date: str = ""
     intel_matmul_frac: float = 1.0  # share of their matrix rate that its products reach there
     intel_experts_s: float = 0.0  # time a layer of experts and step there, besides `experts_s`
+    cuda_source: str = ""  # of what differs on NVIDIA's GPUs
+    cuda_date: str = ""
+    cuda_experts_frac: float = 1.0  # share of `experts_s` that is left there, where kernels around experts are fused
     delta_s: float = 0.0  # time a layer and step of a delta rule that is many small operations, besides their bytes
     recurrent_s: float = 0.0  # host time a step of models with recurrent states, for which it does not plan ahead
     worker_s: float = 0.0  # host time a step to call each of the tensor-parallel processes, one after another
@@ -547,6 +550,10 @@ class Engine(Software):
     unpack_source: str = ""  # of weights that vector units unpack as they are multiplied
     unpack_date: str = ""
     core_unpacks_per_s: float = 0.0  # weights of experts that a core unpacks in a second; 0: as fast as they are read
+    rows_source: str = ""  # of products of a few rows with packed weights
+    rows_date: str = ""
+    # weights a second that a core multiplies by each row but the first, where few rows go one by one; 0: they do not
+    core_row_weights_per_s: float = 0.0
     cpu_source: str = ""  # of what differs on processors
     cpu_date: str = ""
     cpu_packs_once: bool = False  # brings weights into the order of its products as it loads them, not at each product

@@ -22,7 +22,7 @@ from flopwise.ops.shapes import Work
 from flopwise.ops.types import Array, Floats
 from flopwise.search.replica import DEGREES
 from flopwise.serving.closed_loop import closed_loop
-from flopwise.serving.iteration import Runner, StepLoad, StepTime, norms_over_ranks, on_intel
+from flopwise.serving.iteration import Runner, StepLoad, StepTime, norms_over_ranks, on_cuda, on_intel
 from flopwise.serving.job import ServeJob
 from flopwise.serving.memory import ServingLayout
 from flopwise.serving.steady import Steady
@@ -90,6 +90,7 @@ def _device(machine: Runner) -> tuple[object, ...]:
         tuple(kind in rates.peak for kind in kinds), bool(rates.peak.get("fp32")),
         "fp8" in rates.peak if machine.kv_dtype.name.startswith("fp8") else None,
         tuple(map(kinds.index, kinds)), tuple(map(fractions.index, fractions)), tuple(packing) if packed else (),
+        machine.engine.cuda_experts_frac == 1.0 or on_cuda(rates),
         bool(own.value.get(DOT)), *(own.value.get(name) is None for name in (KEYS, STREAMS)),
         tuple(PORTED + dtype for dtype in formats if PORTED + dtype in own.value),
         tuple(PLAIN_PRODUCTS + dtype for dtype in formats if PLAIN_PRODUCTS + dtype in own.value),

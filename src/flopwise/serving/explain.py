@@ -24,7 +24,7 @@ from flopwise.serving.iteration import (
     on_intel,
     prompt,
 )
-from flopwise.serving.job import ServeEstimate, ServeJob
+from flopwise.serving.job import HOST_RATIO, ServeEstimate, ServeJob
 from flopwise.serving.steady import Steady
 from flopwise.serving.techniques import prefix_tokens, runner, tokens_a_round
 from flopwise.units import HOUR_S
@@ -146,6 +146,7 @@ _COLUMNS = {
     "time per layer": ("layer_s", "s"),
     "time per layer of experts": ("experts_s", "s"),
     "time per layer of experts on Intel": ("intel_experts_s", "s"),
+    "share of it on NVIDIA": ("cuda_experts_frac", ""),
     "time per layer of a delta rule": ("delta_s", "s"),
     "time per step": ("step_s", "s"),
     "host time per request": ("request_s", "s"),
@@ -292,7 +293,7 @@ class _ServingTree:
         if routed:
             each = []
             if self.machine.engine_experts_s or not self.row.fused_experts:
-                each.append(_engine(self.row, "time per layer of experts"))
+                each.append(self._experts())
             if self.row.triton_experts:
                 each.append(self.device.parameter("experts_s"))
             if on_intel(self.machine.rates) and self.row.intel_experts_s:
@@ -310,7 +311,23 @@ class _ServingTree:
         if self.row.local and slowness != 1:
             value, formula = value * slowness, f"({formula}) x slowness of a core"
             inputs.append(term("slowness of a core", slowness, "", f"{CLOCK_HZ / 1e9:g} GHz / boost clock"))
-        return term("host", value + self.row.step_s, "s", f"{formula} + {step.name}", *inputs, step)
+        value, formula = value + self.row.step_s, f"{formula} + {step.name}"
+        for ratio in self._slower_host():
+            value, formula = value * number(ratio.value), f"({formula}) x {ratio.name}"
+        return term("host", value, "s", formula, *inputs, step, *self._slower_host())
+
+    def _slower_host(self) -> tuple[Figure, ...]:
+        """How much longer the device's host takes than those of the engine's times; nothing where it is like them."""
+        return () if self.job.cluster.rates.value[HOST_RATIO] == 1.0 else (self.device.parameter(HOST_RATIO),)
+
+    def _experts(self) -> Figure:
+        """The engine's own time per layer of experts: on a GPU of NVIDIA what its fused kernels leave of it."""
+        whole = _engine(self.row, "time per layer of experts")
+        if self.machine.engine_experts_s == self.row.experts_s or not self.row.experts_s:
+            return whole
+        share = _engine(self.row, "share of it on NVIDIA")
+        seconds = self.machine.engine_experts_s
+        return term("time per layer of experts on NVIDIA", seconds, "s", f"{whole.name} x {share.name}", whole, share)
 
     def timing(self) -> list[Figure]:
         """TTFT, TPOT, the whole request and throughput."""
@@ -319,7 +336,7 @@ class _ServingTree:
         request = _engine(self.row, "host time per request")
         formula = "queue model: request handling, waiting, and the chunks of the prompt"
         formula = f"{_PLAYED}; their mean" if self.of_loop else formula
-        ttft = term("TTFT", first.value, "s", formula, request, step, self.input)
+        ttft = term("TTFT", first.value, "s", formula, request, *self._slower_host(), step, self.input)
         figures = [ttft, *interval("TTFT", ttft, first.band, first.low, first.high)]
         if each is None:
             return [*figures, *self._throughput(ttft, None)]

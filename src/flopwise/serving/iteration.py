@@ -31,6 +31,7 @@ from flopwise.cost.kernels import (
     PACKED_16,
     PACKING,
     PORTED,
+    ROW_BY_ROW,
     UNPACKED,
     VECTOR_FRAC,
     Elements,
@@ -340,10 +341,11 @@ class Runner:
     def engine_experts_s(self) -> float:
         """The engine's own seconds a layer of experts and step beyond its kernels, for experts of these weights.
 
-        Source: `experts_s` and `fused_experts` of data/engines.json. Assumes: nothing further.
+        Source: `experts_s`, `fused_experts` and `cuda_experts_frac` of data/engines.json. Assumes: nothing further.
         """
         fused = self.engine.fused_experts and self.weight_bits < WIDE_BITS
-        return 0.0 if fused else self.engine.experts_s
+        left = self.engine.cuda_experts_frac if on_cuda(self.rates) else 1.0
+        return 0.0 if fused else self.engine.experts_s * left
 
     @property
     def kv_bytes(self) -> float:
@@ -927,6 +929,11 @@ def on_intel(rates: Rates) -> bool:
     return rates.vendor == "Intel" and not rates.is_host
 
 
+def on_cuda(rates: Rates) -> bool:
+    """True on a GPU of NVIDIA."""
+    return rates.vendor == CUDA_VENDOR and not rates.is_host
+
+
 def cold_host(rates: Rates, nbytes: Floats) -> Floats:
     """The slowdown of the host's own work on a processor that has read `nbytes` since it last did the same.
 
@@ -990,6 +997,8 @@ def _core_limited(value: dict[str, float], rates: Rates, engine: Engine) -> dict
     value = dict(value)
     if engine.core_unpacks_per_s and rates.vendor == CUDA_VENDOR:
         value[CORE_UNPACKS] = engine.core_unpacks_per_s
+    if engine.core_row_weights_per_s and not rates.is_host:
+        value[ROW_BY_ROW] = 1.0 / (engine.core_row_weights_per_s * rates.num_sms)
     if engine.core_bytes_per_cycle and rates.num_sms > 1 and rates.clock_hz:
         most = engine.core_bytes_per_cycle * rates.clock_hz * rates.num_sms
         value["dram_frac"] = min(value["dram_frac"], most / rates.hbm_bytes_per_s)

@@ -71,6 +71,13 @@ class Techniques:
 
 
 PLAIN = Techniques()
+HOST_RATIO = "served_host_ratio"
+"""Parameter: time of an engine's own work on a device's host over that on those that its times are fitted on."""
+HOST_SECONDS = (
+    "step_s", "layer_s", "sequence_s", "launch_s", "request_s", "front_s", "front_token_s", "stream_s", "recurrent_s",
+    "worker_s", "worker_sequence_s",
+)  # fmt: skip
+"""Columns of an engine that are seconds of its host: those that a slower one takes longer for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +119,7 @@ class ServeJob:
         """The engine as it is started, serving or called for a fixed batch or a list of requests.
 
         Tokens that are handed out together cost the front end one turn. A front end in the engine's own process takes
-        its turns between steps; who calls the engine has none.
+        its turns between steps; who calls the engine has none. A slower host takes longer for all that it does.
         """
         row = self.engine.on(self.cluster.accelerator, offline=self.called)
         names = ("prefill_tokens", "recv_interval", "batch_wait", "stream_interval")
@@ -137,6 +144,9 @@ class ServeJob:
             changed |= {"stream_s": 0.0, "sequence_s": row.sequence_s + row.stream_s / interval}
         elif interval > 1:
             changed["stream_s"] = row.stream_s / interval
+        ratio = self.cluster.rates.value[HOST_RATIO]
+        if ratio != 1.0:
+            changed |= {name: ratio * changed.get(name, getattr(row, name)) for name in HOST_SECONDS}
         return replace(row, **changed) if changed else row
 
     @property
