@@ -345,7 +345,7 @@ def test_experts_that_nobody_balances_are_as_uneven_as_measured() -> None:
 
 def test_one_prefill_device_that_holds_no_instance_is_one() -> None:
     split = replace(JOB, layout=ServingLayout(tp=2), techniques=Techniques(prefill_gpus=1))
-    with pytest.raises(SpecError, match="^1 prefill GPU: no whole number of instances of tp 2 x pp 1; allowed: mult"):
+    with pytest.raises(SpecError, match="1 prefill GPU: no whole number of instances of tp 2 x pp 1"):
         estimate(split)
 
 

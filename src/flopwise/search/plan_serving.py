@@ -380,8 +380,9 @@ def _technique_assumptions(
     pool, most, copies = workload.techniques.prefill_gpus or 0, workload.max_gpus, workload.techniques.redundant_experts
     if pool >= most:
         raise SpecError(
-            f"techniques: with {format_items(pool, 'prefill GPU')} none of a plan's {format_items(most, 'accelerator')} "
-            "is left for answers; allowed: fewer (--prefill-gpus), or more in all (--max-gpus)"
+            f"techniques: with {format_items(pool, 'prefill GPU')} none of a plan's "
+            f"{format_items(most, 'accelerator')} is left for answers; allowed: fewer (--prefill-gpus), or more in all "
+            "(--max-gpus)"
         )
     if copies and not model.has_experts:
         raise SpecError(f"techniques: {copies} redundant experts: {model.name} has no experts; leave them out")
