@@ -11,13 +11,20 @@ SHOWN = 5
 """Rows whose failures are shown in full."""
 
 
-def each(argument: str, rows: Iterable[Any], label: Callable[[Any], object] = str) -> Callable[[Any], Any]:
-    """A test of every row, given to it as `argument`: all are tried, and those that fail are named."""
-    given = list(rows)
+def each(
+    argument: str, rows: Iterable[Any] | Callable[[], Iterable[Any]], label: Callable[[Any], object] = str
+) -> Callable[[Any], Any]:
+    """A test of every row, given to it as `argument`: all are tried, and those that fail are named.
+
+    Rows that take long to list are given as a function, which a worker calls that runs the test, and not all that
+    collect it.
+    """
+    listed = rows if callable(rows) else list(rows)
 
     def of_all(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def once(**fixtures: Any) -> None:
+            given = list(listed() if callable(listed) else listed)
             assert given
             failures = list[Exception]()
             for row in given:

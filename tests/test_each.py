@@ -21,6 +21,19 @@ def test_rows_that_fail_are_named_and_the_others_are_tried() -> None:
     assert [error.__notes__ for error in failed.value.exceptions] == [["number: no. 1"], ["number: no. 3"]]
 
 
+def test_rows_may_be_listed_by_who_runs_the_test() -> None:
+    asked = []
+
+    def rows() -> list[int]:
+        asked.append(1)
+        return [1, 2]
+
+    test = each("number", rows)(lambda number: asked.append(10 * number))
+    assert not asked
+    test()
+    assert asked == [1, 10, 20]
+
+
 def test_no_rows_are_no_test() -> None:
     with pytest.raises(AssertionError):
         each("row", [])(lambda row: row)()

@@ -319,3 +319,13 @@ def test_formats_that_spell_out_what_stays_in_16_bits(spelled: str, name: str) -
 def test_a_mixture_that_no_format_has_is_refused(name: str) -> None:
     with pytest.raises(UnknownNameError, match="unknown weight format"):
         FACTS.weight_format(name)
+
+
+@pytest.mark.parametrize(("name", "says"), [
+    ("any", "unknown weight format 'any'. A plan compares the formats of `any`: give one by its name here"),
+    ("zzz", "unknown weight format 'zzz'. Formats are those of checkpoints (bf16, fp8, awq, gptq, nvfp4 ...) and of"),
+])  # fmt: skip
+def test_a_format_that_resembles_none_is_refused_with_what_there_is(name: str, says: str) -> None:
+    with pytest.raises(UnknownNameError) as refused:
+        FACTS.weight_format(name)
+    assert str(refused.value).startswith(says)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -20,9 +21,19 @@ from flopwise.training.layer_sums import MemoryTable
 from flopwise.training.layout import Layout, Recipe
 from named import FACTS, weight_bytes
 
-DESCRIBED = [name for name in FACTS.models.names if load_model(name).stacks]
-PUBLISHED = [name for name in FACTS.models.names if not load_model(name).stacks]
 SEQS = np.array([1, 256])
+
+
+@cache
+def described() -> list[str]:
+    """Models whose layers are known."""
+    return [name for name in FACTS.models.names if load_model(name).stacks]
+
+
+@cache
+def published() -> list[str]:
+    """Models of which figures are known alone."""
+    return [name for name in FACTS.models.names if not load_model(name).stacks]
 
 
 def ranked(model: Model, tp: int) -> float:
@@ -34,7 +45,7 @@ def ranked(model: Model, tp: int) -> float:
     return total
 
 
-@each("name", DESCRIBED)
+@each("name", described)
 def test_parameters(name: str) -> None:
     model = load_model(name)
     whole = parameters(model)
@@ -44,7 +55,7 @@ def test_parameters(name: str) -> None:
     assert weight_bytes(model, "bf16") == 2 * whole
 
 
-@each("name", DESCRIBED)
+@each("name", described)
 def test_operations(name: str) -> None:
     model = load_model(name)
     forward = np.asarray(forward_flops(model, 2, SEQS)) + np.zeros(2)
@@ -59,7 +70,7 @@ def test_operations(name: str) -> None:
     assert all(np.isfinite(float(o.bytes)) and float(o.bytes) >= 0 for o in listed)
 
 
-@each("name", DESCRIBED)
+@each("name", described)
 def test_activations(name: str) -> None:
     model = load_model(name)
     for stack in ("megatron-te", "fsdp-eager"):
@@ -71,7 +82,7 @@ def test_activations(name: str) -> None:
         assert full > 0
 
 
-@each("name", DESCRIBED)
+@each("name", described)
 def test_cache(name: str) -> None:
     model = load_model(name)
     if model.kind in ("encoder", "vision"):
@@ -89,7 +100,7 @@ def test_cache(name: str) -> None:
     assert np.all((halves >= kept / 2 - 1) & (halves <= kept))
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@each("name", published)
 def test_published_figures_or_a_clear_sentence(name: str) -> None:
     model = load_model(name)
     facts = model.published

@@ -354,7 +354,12 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
     known = recipe.stack.schedules
     schedules = (0, *(NAMES.index(name) for name in known if name in {"zero-bubble", "zb-v", "dualpipe", "dualpipe-v"}))
     groups = [(3, g) for g in range(2, gpus) if g in {2, 4, 8, 16, 3, 6, 12, 9, 18}]
-    heads = LayoutLimits.of(model, 1, 1).heads
+    heads, room = LayoutLimits.of(model, 1, 1).heads, node.cluster.accelerator.hbm_bytes
+
+    @cache
+    def fits(layout: Layout) -> bool:
+        return float(step_memory(model, recipe, layout).total_bytes) <= room
+
     for tp, pp, micro, sharding, recompute, interleave, schedule in product(
         (1, 2, 4, 8),
         degrees,
@@ -377,11 +382,10 @@ def brute_force(model: Model, recipe: Recipe, node: NodeKind, gpus: int) -> tupl
             continue
         whole = not layout.recomputes_some
         candidates += whole
-        if float(step_memory(model, recipe, layout).total_bytes) > node.cluster.accelerator.hbm_bytes:
+        if not fits(layout):
             continue
         fitting += whole
-        none = float(step_memory(model, recipe, replace(layout, recompute=0, recompute_first=0)).total_bytes)
-        if recompute[2] and none <= node.cluster.accelerator.hbm_bytes:
+        if recompute[2] and fits(replace(layout, recompute=0, recompute_first=0)):
             continue
         job = TrainJob(model=model, recipe=recipe, layout=layout, cluster=node.cluster)
         best = min(best, sum(single_parts(single_table(job), layout).values()))

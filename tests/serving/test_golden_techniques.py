@@ -146,6 +146,25 @@ def test_a_prompt_elsewhere_waits_for_its_pool_and_for_its_cache() -> None:
     assert found.prefill_frac == 0.5
 
 
+def test_attention_replicas_share_the_prompt_pool_and_the_arrivals() -> None:
+    """Two that decode ten answers a second each, with one of two devices that read prompts: as one with its own."""
+    per_s = 20.0
+    found = estimate(
+        job(Techniques(prefill_gpus=2), layout=ServingLayout(dp=2), concurrency=None, arrivals_per_s=per_s)
+    )
+    alone_s = step_s(chunk=INPUT, seen=INPUT)
+    each_s = min(alone_s, step_s(chunk=8192, seen=INPUT, prompts=8) / 8)
+    rho = per_s / 2 * each_s
+    queue_s = rho * each_s / (2 * (1 - rho))
+    batch = 1.0
+    for _ in range(200):
+        batch = per_s / 2 * OUTPUT * step_s(batch, HALF_WAY)
+    transfer_s = LAUNCH_S + INPUT * TOKEN_BYTES / LINK_BYTES_PER_S
+    assert found.ttft_s.value == pytest.approx(ENGINE.request_s + alone_s + transfer_s + queue_s, rel=1e-3)
+    assert tpot_s(found) == pytest.approx(step_s(batch, HALF_WAY), rel=1e-3)
+    assert found.requests_per_s == pytest.approx(per_s, rel=1e-9)
+
+
 def test_pools_in_different_nodes_are_joined_by_the_network() -> None:
     """Eight ranks hand over an eighth of the cache each: at a tenth of 50 GB/s nine times as long more."""
     slow = replace(PLAIN.fabric.levels[1], bytes_per_s=NETWORK_BYTES_PER_S / 10)
@@ -181,7 +200,34 @@ def test_tails_of_two_pools_are_those_of_their_queue() -> None:
     assert sustained == pytest.approx(min(1 / each_s, 500 / (OUTPUT * step_s(500, HALF_WAY))), rel=1e-9)
 
 
+def test_the_rule_of_thumb_for_a_token_is_of_the_devices_that_decode() -> None:
+    """8.03 B parameters in 16 bits, half of them read by each of two H100s at 3.35 TB/s; four more read prompts."""
+    answer = flopwise.serve("Llama-3.1-8B", gpu="h100", tp=2, prefill_gpus=4)
+    assert answer.num_gpus == 6
+    (rule,) = (one for one in answer.quick if one.name == "time per token")
+    assert rule.value == pytest.approx(8.03e9 * 2 / 2 / 3.35e12, rel=1e-3)
+
+
 # ---- layers on the host
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tp", "needed"),
+    [
+        (2, 2, None),  # 127 of 192 GiB
+        (4, 2, "255 GiB"),  # both replicas are on one machine
+        (16, 2, "255 GiB"),  # eight replicas are on four
+        (8, 8, None),  # a replica's eight ranks are on two machines, each of which holds half
+    ],
+)
+def test_a_machine_holds_what_its_own_devices_keep_there(gpus: int, tp: int, needed: str | None) -> None:
+    """Llama-3.3-70B's 80 layers in 16 bits, a replica: 2 x 80 x (2 x 8192^2 + 2 x 8192 x 1024 + 3 x 8192 x 28672)."""
+    replica_bytes = 2 * 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672)
+    assert replica_bytes / 2**30 == pytest.approx(127.5, rel=1e-3)
+    answer = flopwise.serve("Llama-3.3-70B", instance="g6.12xlarge", gpus=gpus, tp=tp, offload_weights=1.0, rate=0.01)
+    told = [text for text in answer.assumptions if text.startswith("g6.12xlarge has ")]
+    expected = f"g6.12xlarge has 192 GiB of memory: the {needed} of offloaded weights do not fit"
+    assert told == ([] if needed is None else [expected])
 
 
 def test_streamed_layers_come_over_pcie_behind_the_others() -> None:

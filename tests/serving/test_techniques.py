@@ -343,6 +343,12 @@ def test_experts_that_nobody_balances_are_as_uneven_as_measured() -> None:
     assert read == pytest.approx([0.513 * 128, 128 * (1 - (1 - 8 / 128) ** 16)], rel=0.01)
 
 
+def test_one_prefill_device_that_holds_no_instance_is_one() -> None:
+    split = replace(JOB, layout=ServingLayout(tp=2), techniques=Techniques(prefill_gpus=1))
+    with pytest.raises(SpecError, match="1 prefill GPU: no whole number of instances of tp 2 x pp 1"):
+        estimate(split)
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [

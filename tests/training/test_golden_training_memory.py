@@ -290,6 +290,22 @@ def test_adapters() -> None:
     assert quantised == exactly(packed + rest + 4 * ADAPTERS)
 
 
+def test_a_frozen_tower_is_on_the_first_stage_alone() -> None:
+    """Qwen2.5-VL-7B (its config.json): 27 of 28 layers and the head on the second stage, which has no vision tower."""
+    width, ffn, kv, vocab, rank = 3584, 18944, 4 * 128, 152064, 8
+    lora = replace(MEGATRON, lora=Lora(rank=rank, targets=("q",)))
+    vision = FACTS.model("Qwen2.5-VL-7B")
+    layer = 2 * width**2 + width + 2 * (width + 1) * kv + 3 * width * ffn + 2 * width  # biases of q, k and v; norms
+    second = step_memory(vision, lora, Layout(pp=2, stage_layers=(1, 27))).items["weights"]
+    assert second == exactly(2 * (27 * layer + width + vocab * width) + 4 * 27 * rank * 2 * width)
+    seen, inner, joined = 1280, 3420, 4 * 1280  # four neighbouring patches make a token
+    block = 4 * seen**2 + 4 * seen + 3 * seen * inner + 2 * inner + seen + 2 * seen
+    merger = seen + joined**2 + joined + joined * width + width
+    tower = 32 * block + 3 * 2 * 14**2 * seen + merger  # patches of two frames
+    first = step_memory(vision, lora, Layout(pp=2, stage_layers=(27, 1))).items["weights"]
+    assert first == exactly(2 * (27 * layer + vocab * width + tower) + 4 * 27 * rank * 2 * width)
+
+
 def test_frozen_layers() -> None:
     """Four of eight layers and the embedding frozen: weights without gradients or states, and no activations."""
     found = memory(replace(MEGATRON, frozen=Frozen(first=4, embedding=True))).items

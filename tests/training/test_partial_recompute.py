@@ -23,6 +23,7 @@ from flopwise.training.layer_sums import layer_activation_bytes
 from flopwise.training.layout import Inner, Layout
 from flopwise.training.memory import step_memory
 from flopwise.training.schedules import NAMES
+from flopwise.training.spec import TrainingSpec
 from flopwise.training.stages import Partial, even_layers, recomputed_layers, recomputes_all, stage_layer_counts
 from flopwise.training.step import others_s
 from flopwise.training.step_table import step_table
@@ -250,6 +251,32 @@ def test_memory_of_named_stages_is_that_of_the_fullest() -> None:
 def test_layouts_that_cannot_be(layout: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         estimate(job(**layout))
+
+
+@pytest.mark.parametrize(
+    ("stages", "most"),
+    [
+        ({}, 32),  # all layers of Llama-3.1-8B
+        ({"pp": 4}, 8),
+        ({"pp": 4, "interleave": 2}, 4),
+        ({"pp": 3}, 11),  # 11, 11 and 10
+        ({"pp": 4, "stage_layers": (7, 9, 9, 7)}, 9),
+        ({"pp": 4, "interleave": 2, "stage_layers": (7, 9, 9, 7)}, 5),
+        ({"pp": 2, "interleave": 2, "stage_layers": (6, 10, 10, 6)}, 10),
+    ],
+)
+def test_no_more_blocks_are_recomputed_first_than_a_stage_has(stages: dict[str, Any], most: int) -> None:
+    spec, model = TrainingSpec(recompute_first=most, **stages), load_model("Llama-3.1-8B")
+    assert spec.layout(model).recompute_first == most
+    with pytest.raises(SpecError, match=f"first {most + 1} blocks .* at most {most} here; allowed: 1 to {most},"):
+        replace(spec, recompute_first=most + 1).layout(model)
+
+
+def test_a_search_refuses_more_first_blocks_than_there_are() -> None:
+    model = load_model("Llama-3.1-8B")
+    assert TrainingSpec(recompute_first=32).searched_alike(model).recompute_first == 32
+    with pytest.raises(SpecError, match="allowed: 1 to 32"):
+        TrainingSpec(recompute_first=33).searched_alike(model)
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "DeepSeek-V2-Lite"])

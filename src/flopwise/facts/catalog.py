@@ -676,7 +676,9 @@ class Facts:
         known = self.weight_formats
         row = known.get(fold(name)) or _of_bit_rate(name, known) or _of_mixture(name, known)
         if row is None:
-            raise UnknownNameError("weight format", name, self.weight_format_names)
+            one = "formats are those of checkpoints (bf16, fp8, awq, gptq, nvfp4 ...) and of llama.cpp (Q4_K_M ...)"
+            some = "a plan compares the formats of `any`: give one by its name here, as bf16, fp8, awq or Q4_K_M"
+            raise UnknownNameError("weight format", name, self.weight_format_names, some if fold(name) == ANY else one)
         return row
 
     cache_formats: Mapping[str, CacheFormat] = _named_rows("formats.CACHE_FORMATS")  # of key-value caches

@@ -63,7 +63,7 @@ from flopwise.serving.precision import layer_weight_bits
 from flopwise.serving.sessions import ANSWERS_ELSEWHERE
 from flopwise.serving.sim.stores import HOST
 from flopwise.serving.technique_rules import check_techniques, technique_assumptions, technique_settings
-from flopwise.units import format_number, format_percent, format_seconds
+from flopwise.units import format_items, format_number, format_percent, format_seconds
 from flopwise.values import replace
 
 NEAREST = 3
@@ -380,8 +380,9 @@ def _technique_assumptions(
     pool, most, copies = workload.techniques.prefill_gpus or 0, workload.max_gpus, workload.techniques.redundant_experts
     if pool >= most:
         raise SpecError(
-            f"techniques: {pool:,} prefill GPUs leave none of a plan's {most:,} accelerators for answers; allowed: "
-            "fewer (--prefill-gpus), or more in all (--max-gpus)"
+            f"techniques: with {format_items(pool, 'prefill GPU')} none of a plan's "
+            f"{format_items(most, 'accelerator')} is left for answers; allowed: fewer (--prefill-gpus), or more in all "
+            "(--max-gpus)"
         )
     if copies and not model.has_experts:
         raise SpecError(f"techniques: {copies} redundant experts: {model.name} has no experts; leave them out")

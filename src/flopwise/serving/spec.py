@@ -12,6 +12,7 @@ from flopwise.facts import defaults
 from flopwise.facts.spec import StorageSpec
 from flopwise.ops.spec import SharedSpec
 from flopwise.options import OptionError, Spec, ValueKind, option, same
+from flopwise.units import format_items
 from flopwise.values import dataclass
 
 if TYPE_CHECKING:
@@ -428,8 +429,8 @@ class Scheduling(Spec):
         whole, rest = divmod(replicas * self.prefill_gpus, gpus)
         if rest or self.prefill_gpus < 0:
             raise SpecError(
-                f"{self.prefill_gpus} prefill GPUs for each of {replicas:,} replicas do not make whole replicas of "
-                f"{gpus}: give a multiple, or --prefill-replicas"
+                f"{format_items(self.prefill_gpus, 'prefill GPU')} for each of {format_items(replicas, 'replica')}: no "
+                f"whole number of prompt-only replicas of {gpus}; give a multiple, or --prefill-replicas"
             )
         return self.prefill_replicas + whole
 

@@ -101,8 +101,8 @@ def _check_pools(job: ServeJob) -> None:
     each = int(one.num_gpus)
     if job.techniques.prefill_gpus < 0 or job.techniques.prefill_gpus % each:
         raise SpecError(
-            f"{job.techniques.prefill_gpus} prefill GPUs do not hold whole instances of tp {int(one.tp)} x pp "
-            f"{int(one.pp)}; allowed: multiples of {each}"
+            f"{units.format_items(job.techniques.prefill_gpus, 'prefill GPU')}: no whole number of instances of tp "
+            f"{int(one.tp)} x pp {int(one.pp)}; allowed: multiples of {each}"
         )
     if job.static:
         raise SpecError(

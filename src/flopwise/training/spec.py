@@ -522,6 +522,7 @@ class TrainingSpec(Spec):
             SpecError: a degree does not divide what it has to; says which would.
         """
         from flopwise.ops.degrees import check_expert_parallel, check_tensor_parallel
+        from flopwise.training.stages import check_first_blocks
 
         tp, pp, cp, ep = self.tp or 1, self.pp or 1, self.cp or 1, self.ep or 1
         dp = self.dp or 1 if num_gpus is None else self._replicas(tp * pp * cp, num_gpus)
@@ -533,11 +534,13 @@ class TrainingSpec(Spec):
             raise SpecError(f"offloaded parameters need ZeRO 3 or FSDP{given}")
         if pp == 1 and self.pipeline_option is not None:
             raise SpecError(f"{self.pipeline_option} needs pipeline stages; give pp above 1")
-        return replace(
+        layout = replace(
             self.searched_alike(model), dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, shard=self._shard(dp * cp, zero),
             micro_batch=self.micro_batch or 1, interleave=self.chunks, schedule=self._schedule(),
             stage_layers=self.stage_layers,
         )  # fmt: skip
+        check_first_blocks(layout, model)
+        return layout
 
     def searched_alike(self, model: Model) -> Layout:
         """The settings beside the columns of a search, as given: they hold in all layouts that are tried.
@@ -547,6 +550,7 @@ class TrainingSpec(Spec):
         """
         from flopwise.facts.software import RECOMPUTE
         from flopwise.training.layout import Layout, check_recompute
+        from flopwise.training.stages import check_first_blocks
 
         self._check_parts(model)
         if self.offload_layers and "activations" not in self.offload:
@@ -559,6 +563,7 @@ class TrainingSpec(Spec):
             offload_layers=self.offload_layers,
         )  # fmt: skip
         check_recompute(layout)
+        check_first_blocks(layout, model)
         return layout
 
     @property

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flopwise.errors import SpecError
 from flopwise.training.layout import ENDS
 
 if TYPE_CHECKING:
+    from flopwise.facts.architecture import Model
     from flopwise.ops.types import Array, Ints
     from flopwise.training.layout import Layout
 
@@ -65,6 +67,23 @@ def layers_of_fullest(layers: int, stages: Ints, output_heads: int = 1) -> Ints:
     Source and assumptions: `even_layers`.
     """
     return -(-(layers + left_to_heads(layers, stages, output_heads)) // np.asarray(stages))
+
+
+def check_first_blocks(layout: Layout, model: Model) -> None:
+    """Refuse to compute more first blocks again than a (virtual) stage of a single layout has.
+
+    Raises:
+        SpecError: says how many the fullest stage has.
+    """
+    stack, stages, chunks, first = model.stacks[0], int(layout.pp), int(layout.interleave), int(layout.recompute_first)
+    named = layout.stage_layers
+    fullest = max(named) if named else int(layers_of_fullest(stack.num_layers, stages, stack.output_heads))
+    most = fullest if len(named) == stages * chunks else -(-fullest // chunks)
+    if first > most:
+        raise SpecError(
+            f"recompute of the first {first:,} blocks of a stage: stages of {model.name} have at most {most:,} here; "
+            f"allowed: 1 to {most:,}, or full recompute of all (--recompute full)"
+        )
 
 
 def cuts_alike(layers: int, stages: Ints, chunks: Ints) -> NDArray[np.bool_]:

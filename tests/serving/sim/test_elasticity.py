@@ -114,6 +114,20 @@ def test_a_cache_answers_what_repeats_and_says_what_it_saves() -> None:
     assert report.saved_usd > 0
 
 
+def test_stores_of_prefixes_are_paid_with_their_replica() -> None:
+    """1,000 GB at $0.0876 a month, of 730 hours: 12 cents an hour of each replica, besides its accelerator."""
+    prefixes: dict[str, Any] = {**BUSY, "requests": 200, "prefixes": 4, "prefix_tokens": 128}
+    rule = Autoscaling(least=2, most=2)
+    plain = autoscale(MODEL, rule=rule, **prefixes)
+    stored = autoscale(MODEL, rule=rule, kv_stores="nvme=1000GB@6GB/s@0.0876", **prefixes)
+    assert len(stored.provisions) == 3
+    for without, with_stores in zip(plain.provisions, stored.provisions, strict=True):
+        assert without.cost_usd is not None
+        each = without.cost_usd / without.replica_hours
+        assert with_stores.cost_usd == pytest.approx((each + 0.12) * with_stores.replica_hours, rel=1e-9)
+    assert stored.answer.cost_usd == pytest.approx(stored.provisions[0].cost_usd, rel=1e-9)
+
+
 def test_an_autoscaler_behind_a_cache_has_fewer_replicas() -> None:
     rule = Autoscaling(target=4, cold_start_s=5, tick_s=5)
     found = autoscale(MODEL, rule=rule, cache=CACHE, compare=False, **BUSY)

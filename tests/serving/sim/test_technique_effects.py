@@ -130,6 +130,10 @@ def test_prefill_devices_make_whole_replicas(replicas: int, beside: int, gpus: i
     assert Scheduling(prefill_gpus=beside).prefill_pool(replicas, gpus) == whole
 
 
-def test_prefill_devices_that_make_none_are_refused() -> None:
-    with pytest.raises(SpecError, match="whole replicas of 4"):
-        Scheduling(prefill_gpus=2).prefill_pool(1, 4)
+@pytest.mark.parametrize(("beside", "replicas", "said"), [
+    (2, 1, "2 prefill GPUs for each of 1 replica: no whole number of prompt-only replicas of 4; give a multiple"),
+    (1, 2, "1 prefill GPU for each of 2 replicas: no whole number of prompt-only replicas of 4; give a multiple"),
+])  # fmt: skip
+def test_prefill_devices_that_make_none_are_refused(beside: int, replicas: int, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Scheduling(prefill_gpus=beside).prefill_pool(replicas, 4)

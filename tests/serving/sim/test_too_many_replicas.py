@@ -19,7 +19,7 @@ def test_more_replicas_than_there_are_places_for_are_refused() -> None:
 
 
 def test_pools_leave_a_plan_accelerators_for_answers() -> None:
-    with pytest.raises(SpecError, match="leave none of a plan's 4,096 accelerators"):
+    with pytest.raises(SpecError, match="with 1,000,000 prefill GPUs none of a plan's 4,096 accelerators is left"):
         plan("Llama-3.1-8B", task="serve", gpus=["h100"], rate=2, prefill_gpus=1_000_000)
 
 

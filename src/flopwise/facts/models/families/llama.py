@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -262,7 +263,8 @@ def nemotron_nas(c: Fields) -> Model:
     def shape(index: int) -> tuple[int | str, int | str]:
         """Key-value heads and columns of a layer; "linear": one matrix in their place, 0: nothing."""
         block = c.within(given[index], "", f"{c.where}: block_configs {index}", nested=True)
-        return _kv_heads(block.part("attention"), heads), _columns(block.part("ffn"), width)
+        kv_heads, columns = partial(_kv_heads, heads=heads), partial(_columns, width=width)
+        return _pruned(block.part("attention"), kv_heads), _pruned(block.part("ffn"), columns)
 
     base = Attention(width=width, heads=heads, kv_heads=heads, head_dim=width // heads, rope_dim=width // heads)
 
@@ -284,20 +286,22 @@ def nemotron_nas(c: Fields) -> Model:
     return language_model(c, rows, tied=False)
 
 
-def _kv_heads(block: Fields, heads: int) -> int | str:
+def _pruned(block: Fields, size: Callable[[Fields], int]) -> int | str:
+    """The size of what a pruned layer has left of a block; "linear": one matrix in its place, 0: nothing."""
+    nothing, linear = block.flag("no_op"), block.flag("replace_with_linear")
+    return "linear" if linear else 0 if nothing else size(block)
+
+
+def _kv_heads(block: Fields, heads: int) -> int:
     """Key-value heads of a pruned layer's attention, which has so many query heads for each."""
-    if block.flag("no_op") or block.flag("replace_with_linear"):
-        return "linear" if block.flag("replace_with_linear") else 0
     group = block.size("n_heads_in_group")
     if heads % group:
         raise block.wrong("n_heads_in_group", group, f"it must divide num_attention_heads = {heads}")
     return heads // group
 
 
-def _columns(block: Fields, width: int) -> int | str:
+def _columns(block: Fields, width: int) -> int:
     """Columns of a pruned layer's feed-forward block."""
-    if block.flag("no_op") or block.flag("replace_with_linear"):
-        return "linear" if block.flag("replace_with_linear") else 0
     return math.ceil(int(2 * block.number("ffn_mult") * width / 3) / 256) * 256
 
 
