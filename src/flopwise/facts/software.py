@@ -507,6 +507,9 @@ class Engine(Software):
     intel_date: str = ""
     intel_matmul_frac: float = 1.0  # share of their matrix rate that its products reach there
     intel_experts_s: float = 0.0  # time a layer of experts and step there, besides `experts_s`
+    grouped_source: str = ""  # of experts that are chosen by groups
+    grouped_date: str = ""
+    grouped_experts_s: float = 0.0  # time a layer of these and step, besides `experts_s`: kernels that choose and sort
     cuda_source: str = ""  # of what differs on NVIDIA's GPUs
     cuda_date: str = ""
     cuda_experts_frac: float = 1.0  # share of `experts_s` that is left there, where kernels around experts are fused

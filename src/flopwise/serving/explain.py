@@ -20,6 +20,7 @@ from flopwise.serving.iteration import (
     TimedKernel,
     delta_layers,
     expert_layers,
+    grouped_layers,
     layer_kinds,
     on_intel,
     prompt,
@@ -147,6 +148,7 @@ _COLUMNS = {
     "time per layer of experts": ("experts_s", "s"),
     "time per layer of experts on Intel": ("intel_experts_s", "s"),
     "share of it on NVIDIA": ("cuda_experts_frac", ""),
+    "time per layer of experts in groups": ("grouped_experts_s", "s"),
     "time per layer of a delta rule": ("delta_s", "s"),
     "time per step": ("step_s", "s"),
     "host time per request": ("request_s", "s"),
@@ -302,6 +304,11 @@ class _ServingTree:
             if each:
                 formula += f" + ({' + '.join(one.name for one in each)}) x layers with experts"
                 inputs += [*each, term("layers with experts", routed, "", f"{COUNTED}: of the model")]
+        if self.row.grouped_experts_s and (grouped := grouped_layers(self.job.model.stacks[0])):
+            one = _engine(self.row, "time per layer of experts in groups")
+            value += self.row.grouped_experts_s * grouped
+            formula += f" + {one.name} x layers with experts in groups"
+            inputs += [one, term("layers with experts in groups", grouped, "", f"{COUNTED}: of the model")]
         if self.row.delta_s and (recurrent := delta_layers(self.job.model.stacks[0])):
             one = _engine(self.row, "time per layer of a delta rule")
             value += self.row.delta_s * recurrent

@@ -168,6 +168,11 @@ def expert_layers(stack: Stack) -> int:
     return _layers_with(stack, lambda item: isinstance(item, Experts))
 
 
+def grouped_layers(stack: Stack) -> int:
+    """Layers of a stack whose experts are chosen by groups (DeepSeek-V3)."""
+    return _layers_with(stack, lambda item: isinstance(item, Experts) and item.groups > 1)
+
+
 def delta_layers(stack: Stack) -> int:
     """Layers of a stack whose recurrence follows a delta rule (Gated DeltaNet, Kimi Delta Attention)."""
     return _layers_with(stack, lambda item: isinstance(item, Recurrence) and item.kind in DELTA_RULES)
@@ -379,6 +384,7 @@ class Runner:
         experts_s = self.engine_experts_s + self.rates.value["experts_s"] * self.engine.triton_experts
         experts_s += self.engine.intel_experts_s * on_intel(self.rates)
         layers_s = layers_s + experts_s * expert_layers(stack) + self.engine.delta_s * delta_layers(stack)
+        layers_s = layers_s + self.engine.grouped_experts_s * grouped_layers(stack)
         if self.engine.local:  # small kernels of its own, one after another
             layers_s = layers_s * self.rates.value["core_slowness"]
         layers_s = layers_s + self.engine.sequence_s * load.decode_batch * cold_host(self.rates, total.read_bytes)
