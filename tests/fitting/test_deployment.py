@@ -42,7 +42,7 @@ from flopwise.records.histograms import histogram
 from flopwise.serving.deployment import replica_of
 from flopwise.serving.iteration import HOST_TIMES
 from flopwise.serving.job import ServeJob
-from flopwise.serving.sim.engine import KernelTimes, replica
+from flopwise.serving.sim.engine import KernelTimes, replica, step_costs
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.trace import PS
 from flopwise.serving.spec import ServingSpec, TechniqueRequest
@@ -250,6 +250,25 @@ def test_one_load_says_little_of_others_so_that_its_interval_is_that_between_loa
     four = [replace(short, job=job, name=name) for name in "abcd"]
     known = fit_deployment(four, FACTS)
     assert all(known.spread[name] < found.spread[name] - 0.1 for name in FIGURES)
+
+
+def test_steps_of_rounds_with_the_same_lengths_are_timed_once(job: ServeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds of one load and another load: two tables of steps, and the errors of each load as if it were alone."""
+    one, other = (answered_by(moved_job(job, truth(job)), asked(30, seed)) for seed in (0, 1))
+    loads = [replace(one, job=job), replace(one, job=job, name="again"), replace(other, job=job)]
+    constants = deployment_constants(job)
+    point = np.array([np.log(c.prior) + 0.1 for c in constants])
+    timed: list[float] = []
+
+    def counted(moved: ServeJob, *given: Any) -> Any:
+        timed.append(moved.input_tokens)
+        return step_costs(moved, *given)
+
+    monkeypatch.setattr(deployment, "step_costs", counted)
+    together = DeploymentModel(loads, constants).errors(point)
+    assert timed == [round(load.requests.prompt.mean()) for load in (one, other)]
+    alone = [DeploymentModel([load], constants).errors(point) for load in loads]
+    assert together.tolist() == np.concatenate(alone).tolist()
 
 
 def test_of_several_loads_whole_ones_are_left_out(job: ServeJob) -> None:

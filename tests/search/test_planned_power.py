@@ -104,6 +104,17 @@ def test_users_of_pools_and_what_those_draw() -> None:
     assert seen >= 8
 
 
+def test_an_instance_that_reads_prompts_holds_all_experts_that_its_ranks_share() -> None:
+    """Mixtral's 46.7 B parameters in 16 bits are 87 GiB: an H100 decodes with half of the experts, as two attention
+    replicas share them, but reads no prompts with them; in 8 bits, 44 GiB, it does both."""
+    for weights, reads in (("bf16", False), ("fp8", True)):
+        _, _, rows = question("Mixtral-8x7B", {"concurrency": 64, **LENGTHS}, weights=weights, prefill_gpus=8)
+        assert bool(np.any((rows.tp == 1) & (rows.dp == 2))) == reads
+        assert np.any((rows.tp == 2) & (rows.dp == 2))
+    _, _, together = question("Mixtral-8x7B", {"concurrency": 64, **LENGTHS}, weights="bf16")
+    assert np.any((together.tp == 1) & (together.dp == 2))
+
+
 def test_arrivals_at_pools_and_what_those_draw() -> None:
     """Each attention replica has its share of the arrivals: its queue, its steps, and the power of both pools."""
     asked = question("Mixtral-8x7B", {"requests_per_s": 7.0, **LENGTHS}, prefill_gpus=8)

@@ -32,6 +32,7 @@ from flopwise.observations.requests import MeasuredRequests
 from flopwise.serving.deployment import replica_of
 from flopwise.serving.iteration import HOST_TIMES
 from flopwise.serving.job import ServeJob
+from flopwise.serving.sim.cost import StepCost
 from flopwise.serving.sim.engine import KernelTimes, replica, step_costs
 from flopwise.serving.sim.result import SimulatedRun
 from flopwise.serving.sim.simulate import simulate
@@ -129,10 +130,11 @@ class LoadedReplica:
 
         Raises: InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
         """
-        requests, self.users = load.requests, load.users
+        self.load, requests, self.users = load, load.requests, load.users
         inputs, outputs = round(float(requests.prompt.mean())), round(float(requests.output.mean()))
         longest = int((requests.prompt + requests.output).max())
         self.job = replace(job, input_tokens=max(inputs, 1), output_tokens=max(outputs, 1))
+        self._lengths = inputs, outputs
         hits = requests.cached > 0
         self.trace = trace(
             requests.arrival_s, requests.prompt, requests.output, prefix=np.where(hits, 0, -1),
@@ -142,9 +144,16 @@ class LoadedReplica:
         self.limits, self.schedulers = replace(built.limits, prefix_cache=bool(np.any(hits))), built.schedulers
         self.kernels: dict[tuple[float, ...], KernelTimes] = {}
 
-    def run(self, values: Values) -> SimulatedRun:
-        """The requests through the replica with other values of its constants."""
-        cost = step_costs(moved_job(self.job, values), self.limits, self._kernel_times(values))
+    def cost(self, values: Values) -> StepCost:
+        """Times of the replica's steps with other values of its constants."""
+        return step_costs(moved_job(self.job, values), self.limits, self._kernel_times(values))
+
+    def steps_as(self, other: LoadedReplica) -> bool:
+        """True if steps take as long as those of another: rounds of one load have the same lengths."""
+        return self.load.job is other.load.job and (self._lengths, self.limits) == (other._lengths, other.limits)
+
+    def run(self, cost: StepCost) -> SimulatedRun:
+        """The requests through the replica whose steps take as long as `cost` says."""
         return simulate(
             self.trace, cost, self.limits, replicas=self.schedulers, users=self.users,
             samples=1,  # nobody reads the timeline, and a fit runs hundreds of loads
@@ -163,7 +172,8 @@ def simulated_run(load: ServedLoad, job: ServeJob) -> SimulatedRun:
 
     Raises: InfeasibleError: weights and one request do not fit; SpecError: requests that cannot be.
     """
-    return LoadedReplica(load, job).run({})
+    loaded = LoadedReplica(load, job)
+    return loaded.run(loaded.cost({}))
 
 
 def stretches(load: ServedLoad) -> list[list[Rows]]:
@@ -230,6 +240,7 @@ class DeploymentModel(FitModel):
         ])  # fmt: skip
         self.count(np.flatnonzero(np.isfinite(self.measured) & (self.measured > 0)))
         self.replicas = [LoadedReplica(load, load.job) for load in served]
+        self._stepping = [next(n for n, one in enumerate(self.replicas) if own.steps_as(one)) for own in self.replicas]
         self._predicted: dict[bytes, Array] = {}
 
     def count(self, members: Rows) -> None:
@@ -241,7 +252,8 @@ class DeploymentModel(FitModel):
         key = np.round(point, 9).tobytes()
         if key not in self._predicted:
             values = self.values(point)
-            runs = [loaded.run(values) for loaded in self.replicas]
+            costs = {n: self.replicas[n].cost(values) for n in dict.fromkeys(self._stepping)}
+            runs = [loaded.run(costs[n]) for loaded, n in zip(self.replicas, self._stepping, strict=True)]
             self._predicted[key] = np.concatenate([
                 middle_figures(simulated_columns(run), rows, drawn=load.requests.drawn)
                 for load, run in zip(self.served, runs, strict=True) for rows in parts(load)

@@ -31,7 +31,14 @@ from flopwise.serving.closed_loop import closed_loop
 from flopwise.serving.disaggregated import PooledReplicas, pooled_users, prefill_layout
 from flopwise.serving.iteration import StepTime, whole_prompts
 from flopwise.serving.job import ServeJob, serving_band
-from flopwise.serving.memory import ServingLayout, ServingMemory, StepMemory, rank_budget, serving_memory
+from flopwise.serving.memory import (
+    ServingLayout,
+    ServingMemory,
+    StepMemory,
+    rank_budget,
+    serving_memory,
+    weights_per_gpu,
+)
 from flopwise.serving.open_loop import Percentile, SteadyCurves, batch_sizes
 from flopwise.serving.precision import ComputePath, product_path
 from flopwise.serving.sessions import SessionTraffic
@@ -547,9 +554,13 @@ def _sizing(question: ReplicaQuestion, room: _Room) -> Answer:
     most = _of_shape(memory.max_concurrency, whole.shape)
     if one_pass:
         most = np.minimum(most, engine.most_inputs(workload.input_tokens))
+    lacking = most < 1
+    if pool:  # what reads prompts has all experts on its own ranks
+        prompts = prefill_layout(replica_job(workload, model, node.cluster, weights, grid))
+        most = np.where(np.asarray(weights_per_gpu(model, weights, prompts)) <= device.hbm_bytes, most, 0.0)
     fit = np.flatnonzero(most >= 1)
     path, too_big = product_path(model, weights, node.cluster.rates), int(whole.size - fit.size)
-    room_text = partial(_room_text, memory, most < 1, weights, _takes_text(workload, device.hbm_bytes))
+    room_text = partial(_room_text, memory, lacking, weights, _takes_text(workload, device.hbm_bytes))
     known: dict[str, Any] = {"weights": weights, "path": path, "too_big": too_big, "room_text": room_text}
     if not fit.size:
         nothing: dict[str, Any] = {f.name: np.array([]) for f in fields(Deployments) if f.type in ("Column", "Floats")}

@@ -492,13 +492,13 @@ def _decoder_estimate(
         on_prompts = _number(steady.ttft_s) / (e2e_s - waiting_s)
     else:
         on_prompts = share * (_number(steady.mixed.seconds) - _number(steady.decode.seconds)) / _number(step.seconds)
-    load = _ReplicaLoad(
+    pace = _ReplicaPace(
         ttft_s=ttft_s, least_ttft_s=_number(least_prompt_s(machine, job.layout, request_work(job)[0])),
         tpot_s=tpot_s, least_tpot_s=least_token_s, e2e_s=e2e_s, requests_per_s=rate,
         most_per_s=_most_per_s(job, steady, step) * replicas, sustained_per_s=sustained_per_s, concurrency=decoding,
         prefill_frac=min(1.0, on_prompts), running_frac=running_frac,
     )  # fmt: skip
-    return _serve_estimate(job, memory, step, load, beside)
+    return _serve_estimate(job, memory, step, pace, beside)
 
 
 def _encoder_estimate(
@@ -534,12 +534,12 @@ def _encoder_estimate(
     if run is not None:
         latency_s, rate = run.ttft_s, run.requests_per_s
     rate *= _there_frac(job, memory, run)
-    load = _ReplicaLoad(
+    pace = _ReplicaPace(
         ttft_s=latency_s, least_ttft_s=least_s, tpot_s=None, least_tpot_s=None, e2e_s=latency_s, requests_per_s=rate,
         most_per_s=max(inputs / floor_s, rate), sustained_per_s=sustained_per_s, concurrency=inputs, prefill_frac=1.0,
         running_frac=running,
     )  # fmt: skip
-    return _serve_estimate(job, memory, step, load)
+    return _serve_estimate(job, memory, step, pace)
 
 
 def largest_batch(job: ServeJob) -> int:
@@ -577,8 +577,8 @@ def _most_per_s(job: ServeJob, steady: Steady, step: StepTime) -> float:
     return most if job.arrivals_per_s is None else max(most, job.arrivals_per_s / int(job.layout.dp))
 
 
-class _ReplicaLoad(NamedTuple):
-    """What a queue model says of all attention replicas of one replica together."""
+class _ReplicaPace(NamedTuple):
+    """What a queue model says of all attention replicas of one replica together: latencies, rates, shares of time."""
 
     ttft_s: float
     least_ttft_s: float  # what one prompt takes at datasheet rates
@@ -594,37 +594,37 @@ class _ReplicaLoad(NamedTuple):
 
 
 def _serve_estimate(
-    job: ServeJob, memory: ServingMemory, step: StepTime, load: _ReplicaLoad, beside: tuple[Draw, ...] = ()
+    job: ServeJob, memory: ServingMemory, step: StepTime, pace: _ReplicaPace, beside: tuple[Draw, ...] = ()
 ) -> ServeEstimate:
-    """The estimate of a replica under a load; `beside`: devices whose work is not in `step`."""
-    ttft_s, tpot_s, e2e_s = load.ttft_s, load.tpot_s, load.e2e_s
-    rate, lines, gpus, ranks = load.requests_per_s, step_lines(step), job.num_gpus, int(job.layout.dp)
+    """The estimate of a replica at a pace; `beside`: devices whose work is not in `step`."""
+    ttft_s, tpot_s, e2e_s = pace.ttft_s, pace.tpot_s, pace.e2e_s
+    rate, lines, gpus, ranks = pace.requests_per_s, step_lines(step), job.num_gpus, int(job.layout.dp)
     paid = job.cluster.usd_per_gpu_hour
     hourly = None if paid is None else paid * (gpus if job.paid_gpus is None else job.paid_gpus)
     inputs = int(prompt(job.model, job.input_tokens).tokens) if not job.decodes else job.input_tokens
     outputs = job.output_tokens if tpot_s is not None else 0
     most = int(memory.max_concurrency) * ranks
     queued = bool(job.concurrency and 0 < most < job.concurrency)
-    floors = load.least_ttft_s, (outputs - 1) * (load.least_tpot_s or 0.0)
+    floors = pace.least_ttft_s, (outputs - 1) * (pace.least_tpot_s or 0.0)
     like = in_its_class(job, rate)
     e2e_low, e2e_high = latency_band(like, queued=queued).interval(ttft_s, e2e_s, floors=floors)
-    throughput = _figure(like, "throughput", rate, most=load.most_per_s)
+    throughput = _figure(like, "throughput", rate, most=pace.most_per_s)
     if job.arrivals_per_s is not None:  # in the long run no more is answered than arrives, and no less if it keeps up
-        low = throughput.low * max(1.0, (load.sustained_per_s or 0.0) / rate)
+        low = throughput.low * max(1.0, (pace.sustained_per_s or 0.0) / rate)
         throughput = replace(
             throughput, low=min(low, rate), high=min(throughput.high, max(rate, job.arrivals_per_s))
         )  # fmt: skip
     elif job.concurrency == 1 and job.requests is None:  # one answer after another: as long as each takes
-        high = min(rate * e2e_s / e2e_low, max(rate, load.most_per_s))
+        high = min(rate * e2e_s / e2e_low, max(rate, pace.most_per_s))
         throughput = replace(throughput, low=rate * e2e_s / e2e_high, high=high)
-    draws = (Draw(gpus - sum(one.gpus for one in beside), step, load.running_frac), *beside)
+    draws = (Draw(gpus - sum(one.gpus for one in beside), step, pace.running_frac), *beside)
     watts, rates = _mean_watts(job, draws), job.cluster.rates
     joules = None if watts is None else float(facility_joules(job.cluster.accelerator, gpus, watts, 1.0))
     peak = rates.peak_flops_per_s(product_path(job.model, job.weights, rates).dtype)  # of the matrix products
     return ServeEstimate(
         job=job,
-        ttft_s=_figure(like, "ttft", ttft_s, least=load.least_ttft_s, queued=queued),
-        tpot_s=None if tpot_s is None else _figure(like, "tpot", tpot_s, least=load.least_tpot_s),
+        ttft_s=_figure(like, "ttft", ttft_s, least=pace.least_ttft_s, queued=queued),
+        tpot_s=None if tpot_s is None else _figure(like, "tpot", tpot_s, least=pace.least_tpot_s),
         e2e_s=e2e_s,
         e2e_low=e2e_low,
         e2e_high=e2e_high,
@@ -632,7 +632,7 @@ def _serve_estimate(
         throughput=throughput,
         output_tokens_per_s=_times(throughput, outputs) if outputs else None,
         total_tokens_per_s=rate * (inputs + outputs),
-        concurrency=load.concurrency,
+        concurrency=pace.concurrency,
         max_whole_contexts=int(memory.max_whole_contexts) * ranks,
         max_concurrency=most,
         kv_capacity_tokens=int(memory.kv_capacity_tokens) * ranks,
@@ -642,11 +642,11 @@ def _serve_estimate(
         lower_bound_s=_number(step.floor_s),
         mfu_frac=_number(step.flops) / (_number(step.seconds) * peak),
         usd_per_hour=hourly,
-        prefill_frac=load.prefill_frac,
-        running_frac=load.running_frac,
+        prefill_frac=pace.prefill_frac,
+        running_frac=pace.running_frac,
         watts=watts,
-        usd_per_million_output_tokens=_price(hourly, 1.0 - load.prefill_frac, rate * outputs),
-        usd_per_million_input_tokens=_price(hourly, load.prefill_frac, rate * inputs),
+        usd_per_million_output_tokens=_price(hourly, 1.0 - pace.prefill_frac, rate * outputs),
+        usd_per_million_input_tokens=_price(hourly, pace.prefill_frac, rate * inputs),
         joules_per_request=None if joules is None else joules / rate,
         joules_per_output_token=None if joules is None or not outputs else joules / (rate * outputs),
         assumptions=_assumptions(job, memory),

@@ -264,7 +264,7 @@ def nemotron_nas(c: Fields) -> Model:
         """Key-value heads and columns of a layer; "linear": one matrix in their place, 0: nothing."""
         block = c.within(given[index], "", f"{c.where}: block_configs {index}", nested=True)
         kv_heads, columns = partial(_kv_heads, heads=heads), partial(_columns, width=width)
-        return _pruned(block.part("attention"), kv_heads), _pruned(block.part("ffn"), columns)
+        return _size_left(block.part("attention"), kv_heads), _size_left(block.part("ffn"), columns)
 
     base = Attention(width=width, heads=heads, kv_heads=heads, head_dim=width // heads, rope_dim=width // heads)
 
@@ -286,7 +286,7 @@ def nemotron_nas(c: Fields) -> Model:
     return language_model(c, rows, tied=False)
 
 
-def _pruned(block: Fields, size: Callable[[Fields], int]) -> int | str:
+def _size_left(block: Fields, size: Callable[[Fields], int]) -> int | str:
     """The size of what a pruned layer has left of a block; "linear": one matrix in its place, 0: nothing."""
     nothing, linear = block.flag("no_op"), block.flag("replace_with_linear")
     return "linear" if linear else 0 if nothing else size(block)
