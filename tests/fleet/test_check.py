@@ -106,11 +106,11 @@ def test_the_proposal_is_what_an_assessment_of_the_same_fleet_takes() -> None:
 
 
 def test_idle_is_what_nothing_needs() -> None:
-    """Four L40S for what one holds with a chance of 80 %; 176 paid hours of runs that take a few; desks on at night."""
+    """Four L40S for what two hold with a chance of 80 %; 176 paid hours of runs that take a few; desks on at night."""
     chat, desks, tune = row("chat"), row("desks"), row("tune")
     price = chat.machines[0].usd_per_hour
-    assert chat.idle_usd_per_month == pytest.approx(3 * 730 * price)
-    assert chat.idle == "1 x g6e.xlarge instead of 4"
+    assert chat.idle_usd_per_month == pytest.approx(2 * 730 * price)
+    assert chat.idle == "2 x g6e.xlarge instead of 4"
     run = tune.machines[0].figures
     needed = 4 * (run["run_s"] + run["start_s"]) / 3600  # type: ignore[operator]  # of a run they are known
     assert tune.machines[0].work_hours_per_month == pytest.approx(needed)

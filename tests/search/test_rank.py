@@ -298,9 +298,10 @@ def test_the_plan_is_the_best_row_of_a_space_that_is_tried_whole() -> None:
 def test_no_plan_takes_more_accelerators_than_allowed() -> None:
     """Three instances of four carry the load, or two of eight: these are more than 14."""
     limits = {**SERVE["constraints"], "instances": ["g6.12xlarge", "g6.48xlarge"]}
-    taken = {one.instance: one.num_gpus for one in planned(SERVE, constraints=limits).plans}
+    asked = {**SERVE, "traffic": {**SERVE["traffic"], "requests_per_s": 36}}
+    taken = {one.instance: one.num_gpus for one in planned(asked, constraints=limits).plans}
     assert taken == {"g6.12xlarge": 12, "g6.48xlarge": 16}
-    within = planned(SERVE, constraints={**limits, "max_gpus": 14})
+    within = planned(asked, constraints={**limits, "max_gpus": 14})
     assert {one.instance: one.num_gpus for one in within.plans} == {"g6.12xlarge": 12}
     assert any(r.reason == "needs more GPUs than --max-gpus allows" for r in within.ruled_out)
 

@@ -631,7 +631,7 @@ def test_blocks_of_a_chunk_are_those_of_the_largest() -> None:
 
 def test_no_more_blocks_are_computed_again_than_have_to_be() -> None:
     """Where full recompute is the fastest that fits, it is of as few blocks as fit: faster than any row."""
-    model, recipe = load_model("Llama-2-13B"), recipe_with(seq_len=6912, global_batch=64, stack="fsdp-compile")
+    model, recipe = load_model("Llama-2-13B"), recipe_with(seq_len=7424, global_batch=64, stack="fsdp-compile")
     built = eight().cluster
     found = fastest_layout(model, recipe, built, 8)
     fixed = fastest_layout(model, recipe, built, 8, GivenSettings(recomputes=(2,)))

@@ -578,7 +578,7 @@ def _most_per_s(job: ServeJob, steady: Steady, step: StepTime) -> float:
 
 
 class _ReplicaPace(NamedTuple):
-    """What a queue model says of all attention replicas of one replica together: latencies, rates, shares of time."""
+    """Latencies, rates and shares of time of a queue model, of all attention replicas of one replica together."""
 
     ttft_s: float
     least_ttft_s: float  # what one prompt takes at datasheet rates

@@ -324,7 +324,7 @@ class _ServingTree:
         return term("host", value, "s", formula, *inputs, step, *self._slower_host())
 
     def _slower_host(self) -> tuple[Figure, ...]:
-        """How much longer the device's host takes than those of the engine's times; nothing where it is like them."""
+        """The ratio of the device's host's times to those that the engine's stand for; nothing where they are alike."""
         return () if self.job.cluster.rates.value[HOST_RATIO] == 1.0 else (self.device.parameter(HOST_RATIO),)
 
     def _experts(self) -> Figure:

@@ -59,7 +59,7 @@ def test_without_an_objective_the_peak_is_the_most_that_the_autoscaler_had() -> 
 def test_an_autoscaler_saves_hours_where_traffic_has_a_wave() -> None:
     """A morning with a peak: fewer hours than the fixed peak for nearly the same share in time."""
     rule = Autoscaling(measure="concurrency", target=16, least=1, most=8, cold_start_s=60, tick_s=30)
-    wave: dict[str, Any] = {"rate": 1.0, "arrivals": "diurnal", "peak": 6.0, "peak_hour": 4.0, "duration_s": 28_800.0}
+    wave: dict[str, Any] = {"rate": 0.9, "arrivals": "diurnal", "peak": 6.0, "peak_hour": 4.0, "duration_s": 28_800.0}
     found = autoscale(MODEL, rule=rule, slo=Slo(ttft_s=1.0), attain=0.99, **HOW, **wave)
     mine, peak = found.provisions[:2]
     assert peak.most > 1
@@ -95,7 +95,7 @@ def test_a_size_that_does_not_fit_is_named_with_its_reason() -> None:
 
 
 def test_a_cache_answers_what_repeats_and_says_what_it_saves() -> None:
-    slo = Slo(ttft_s=0.4)
+    slo = Slo(ttft_s=0.5)
     answer = simulate(MODEL, replicas=2, slo=slo, cache=CACHE, attain=0.95, **BUSY)
     report = answer.cache
     assert report is not None
